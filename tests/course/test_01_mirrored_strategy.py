@@ -152,6 +152,11 @@ def test_count_examples():
 # --- find_drifted
 
 
+def by_bytes(strategy, variables):
+    copies = {n: strategy.experimental_local_results(v) for n, v in variables.items()}
+    return {n for n, each in copies.items() if len({copy.numpy().tobytes() for copy in each}) > 1}
+
+
 def by_range(strategy, variables):
     copies = {n: np.stack(strategy.experimental_local_results(v)) for n, v in variables.items()}
     return {name for name, values in copies.items() if np.ptp(values, axis=0).any()}
@@ -162,8 +167,9 @@ def by_primary(strategy, variables):
 
 
 def test_find_drifted():
-    assert_right_answers_pass(DRIFT, by_range)
-    assert_mistakes_are_caught(DRIFT, {"checks_primary_only": by_primary})
+    assert_right_answers_pass(DRIFT, by_bytes)
+    wrong = {"checks_primary_only": by_primary, "nan_differs": by_range}
+    assert_mistakes_are_caught(DRIFT, wrong, earned={"checks_primary_only": 0, "nan_differs": 1.5})
 
 
 # --- what the lesson says and does not show

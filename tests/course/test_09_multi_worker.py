@@ -61,7 +61,9 @@ def test_configs_are_judged_and_right_ones_are_what_distlab_reads():
         assert cluster.address_of(cluster.task) == addresses[n]
 
     as_python_writes = edited("tf_configs", {"json.dumps": "str"})
-    assert_mistakes_are_caught(CONFIGS, {"not_json": as_python_writes})
+    chief = {'{"worker": addresses}': '{"worker": addresses, "chief": addresses[:1]}'}
+    wrong = {"not_json": as_python_writes, "other_tasks": edited("tf_configs", chief)}
+    assert_mistakes_are_caught(CONFIGS, wrong, earned={"other_tasks": 2})
     said = {
         "is there a `return`?": lambda addresses: None,
         "3 texts were asked for, one for each worker; yours are 0": lambda addresses: [],

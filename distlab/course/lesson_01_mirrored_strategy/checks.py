@@ -348,6 +348,7 @@ def _drift_inputs(seed: int) -> Inputs:
     copies[1, 2] += 0.5
     element = draw.integers(3)
     copies[2, 3, element] = np.nextafter(copies[2, 3, element], np.float32(9))
+    copies[3, :, draw.integers(3)] = np.nan  # in all copies, so they are equal
     order = draw.permutation(len(names)).tolist()
     return {
         "names": [names[place] for place in order],
@@ -378,13 +379,30 @@ def _drift_call(find_drifted: Callable[..., Any], inputs: Inputs) -> Plain:
     return {"drifted": answer, "after": [[copy.numpy().ravel() for copy in each] for each in after]}
 
 
+def _drift_read(given: Inputs, outputs: Plain) -> Plain:
+    """The variable with NaN apart from the others, if names were returned."""
+    answer, after = outputs["drifted"], outputs["after"]
+    has_nan = np.isnan(given["copies"]).any(axis=(1, 2))
+    (nan_name,) = (name for name, has in zip(given["names"], has_nan, strict=True) if has)
+    others, with_nan = answer, []
+    if isinstance(answer, list):
+        others = [name for name in answer if name != nan_name]
+        with_nan = [name for name in answer if name == nan_name]
+    return {"drifted": others, "with NaN": with_nan, "after": after}
+
+
+def _differs(copies: Any) -> Any:
+    """True for each element that differs from the first copy's; NaN equals NaN."""
+    return (copies != copies[0]) & ~(np.isnan(copies) & np.isnan(copies[0]))
+
+
 def _drift_reference(
-    given: Inputs, *, named: Callable[[Any], Any] = lambda copies: (copies != copies[0]).any()
+    given: Inputs, *, named: Callable[[Any], Any] = lambda copies: _differs(copies).any()
 ) -> Plain:
     """The names of the variables that `named` picks by their copies."""
     variables = zip(given["names"], given["copies"], strict=True)
     names = [name for name, copies in variables if named(copies)]
-    return {"drifted": sorted(names), "after": given["copies"]}
+    return _drift_read(given, {"drifted": sorted(names), "after": given["copies"]})
 
 
 DRIFT = Check(
@@ -395,16 +413,21 @@ DRIFT = Check(
     "copy.",
     inputs=_drift_inputs,
     call=_drift_call,
+    read=_drift_read,
     reference=_drift_reference,
     criteria=(
         Equal("drifted", "names of the variables whose copies differ (sorted here)"),
-        # A function that does nothing changes nothing.
+        # A function that does nothing changes nothing, and names nothing.
         Then(
+            Equal(
+                "with NaN", "a variable whose copies all have the same NaN is left out", points=0.5
+            ),
             Holds(
                 "no variable changed",
-                lambda given, out: np.array_equal(given["copies"], out["after"]),
+                lambda given, out: np.array_equal(given["copies"], out["after"], equal_nan=True),
                 "some copies changed while your function ran",
-            )
+                points=0.5,
+            ),
         ),
     ),
     hint="strategy.experimental_local_results(variable) lists all copies. Compare each of them "
@@ -422,7 +445,16 @@ DRIFT = Check(
             "You named only the copy that differs in every element. A copy that differs in one "
             "element has drifted, too. How do you ask whether any element differs?"
         ),
-        Fault("tolerance", named=lambda copies: not np.allclose(copies, copies[0])).feedback(
+        Fault("nan_differs", named=lambda copies: (copies != copies[0]).any()).feedback(
+            "You named a variable whose copies all have NaN at the same place. NaN is not equal "
+            "to itself, so `!=` calls even one array different from itself. How do you ask whether "
+            "two elements are equal, or both NaN?"
+        ),
+        Fault(
+            "tolerance",
+            sees="drifted",
+            named=lambda copies: not np.allclose(copies, copies[0], equal_nan=True),
+        ).feedback(
             "You compared with a tolerance, so a very small difference was left out. Copies that "
             "agree are equal in every bit, and a small difference grows with each step. Which "
             "comparison allows none?"

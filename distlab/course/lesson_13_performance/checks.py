@@ -260,7 +260,9 @@ def _points(sizes: list[float], times: Any) -> list[tuple[float, float]]:
 def _link_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     known, unseen = [0.1, 1.0, 4.0, 16.0, 32.0], [2.0, 8.0, 64.0]
-    alpha, beta = draw.uniform(1, 3), draw.uniform(0.4, 2)
+    # An alpha below 1 is not below 0; the noise must not push it there.
+    alpha, noise = (draw.uniform(1, 3), 0.04) if seed % 2 else (draw.uniform(0.4, 0.8), 0.004)
+    beta = draw.uniform(0.4, 2)
 
     def times(sizes: list[float], latency: float, noise: float) -> Any:
         exact = latency + beta * np.array(sizes)
@@ -269,7 +271,7 @@ def _link_inputs(seed: int) -> Inputs:
     # Large messages that are slower than the line of the small ones push alpha below 0.
     bent = np.array([0.04, 0.4, 1.5, 9.0, 22.0]) * beta
     return {
-        "usual": [_points(known, times(known, alpha, 0.04)),
+        "usual": [_points(known, times(known, alpha, noise)),
                   _points(unseen, times(unseen, alpha, 0.15))],
         "bent": [_points(known, bent), _points(unseen, times(unseen, 0.0, 0.15) * 0.6)],
     }  # fmt: skip

@@ -369,7 +369,8 @@ def _worth_inputs(seed: int) -> Inputs:
         times = [ms * factor if n == place else ms for n, ms in enumerate(row["step_ms"])]
         return {**row, "step_ms": [round(ms, 2) for ms in times]}
 
-    fast, slow = float(draw.uniform(1.6, 1.9)), float(draw.uniform(1.2, 1.3))
+    # The slow one is more than 10 % faster than one device, and less than 21 %, in any noise.
+    fast, slow = float(draw.uniform(1.6, 1.9)), float(draw.uniform(1.14, 1.17))
     places = [int(place) for place in draw.permutation([0, _STEPS // 2, _STEPS - 1])]
     pairs = (
         (row(slow), row(fast, equal=False)),

@@ -368,13 +368,13 @@ def _mesh_inputs(seed: int) -> Inputs:
         facts = {"bytes_per_parameter": 16, "activations_gb": activations, "device_gb": 80}
         return {"parameters": int(gb / 16 * 1e9), **facts}
 
-    stages = int(draw.choice([2, 4]))
+    stages = (2, hosts)[seed % 2]
     models = {
         "small": model(room * draw.uniform(0.3, 0.9)),
         # Two devices would hold it if there were no activations.
         "part": model(2 * room + draw.uniform(0.3, 1.7) * activations),
-        "host": model(room * draw.uniform(4.5, 7)),
-        "hosts": model(8 * stages * room * draw.uniform(0.6, 0.95)),
+        "host": model(8 * room),  # which fits exactly
+        "hosts": model(4 * stages * room + 0.5),  # which is half a GB too large for half of them
     }
     order = draw.permutation(sorted(models)).tolist()
     return {"models": models, "hosts": hosts, "per_host": 8, "order": order}

@@ -14,8 +14,8 @@ from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored, tak
 
 # --- scaled_update
 
-_STEPS, _START, _CLIP, _GROW_EVERY = 11, 1024.0, 1.0, 3
-_OVERFLOWS = [2, 8]  # the steps to leave out
+_STEPS, _START, _CLIP, _GROW_EVERY = 12, 1024.0, 1.0, 3
+_OVERFLOWS = [2, 9]  # the steps to leave out; between them the scale grows twice
 
 
 def _update_inputs(seed: int) -> Inputs:
@@ -30,8 +30,8 @@ def _update_inputs(seed: int) -> Inputs:
     other, place = int(draw.integers(1, MOST_REPLICAS)), int(draw.integers(3))
     gradients[2, other, place] = 100.0
     gradients[3, other, place] = 100.0
-    gradients[8, 0, place] = 100.0
-    gradients[8, other, place] = -100.0
+    gradients[9, 0, place] = 100.0
+    gradients[9, other, place] = -100.0
     return {"gradients": gradients.astype("float32"), "other": other}
 
 

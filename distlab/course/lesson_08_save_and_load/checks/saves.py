@@ -46,8 +46,9 @@ def _export_call(export: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
     with mirrored(2).scope():
-        dense = keras.layers.Dense(_CLASSES, use_bias=False)
-        model = keras.Sequential([keras.Input(_IMAGE), keras.layers.Flatten(), dense])
+        layers = [keras.layers.Flatten(), keras.layers.Dropout(0.5)]
+        layers += [keras.layers.Dense(_CLASSES, use_bias=False)]
+        model = keras.Sequential([keras.Input(_IMAGE), *layers])
     model.set_weights([inputs["kernel"]])
 
     def prepare(pixels: Any) -> Any:

@@ -52,7 +52,7 @@ def _config_read(given: Inputs, outputs: Plain) -> Plain:
         "returned": outputs,
         "texts": texts,
         "configs": configs,
-        "clusters": [_part(config, "cluster", "worker") for config in configs],
+        "clusters": [_cluster_in(config) for config in configs],
         "tasks": [[_part(config, "task", key) for key in ("type", "index")] for config in configs],
     }
 
@@ -64,6 +64,12 @@ def _config_in(text: Plain) -> Any:
     except (TypeError, ValueError):
         return None
     return config if isinstance(config, dict) else None
+
+
+def _cluster_in(config: Any) -> Any:
+    """The addresses of the workers; the whole cluster if it has other tasks, too."""
+    cluster = _part(config, "cluster")
+    return cluster["worker"] if isinstance(cluster, dict) and [*cluster] == ["worker"] else cluster
 
 
 def _part(config: Any, *keys: str) -> Any:
@@ -98,6 +104,10 @@ def _no_json(given: Inputs, out: Plain) -> str:
     return f"{workers} texts were asked for, one for each worker; yours are {len(out['texts'])}"
 
 
+def _has_other_tasks(given: Inputs, out: Plain) -> bool:
+    return any(isinstance(tasks, dict) and "worker" in tasks for tasks in out["clusters"])
+
+
 TF_CONFIGS = Check(
     name="tf_configs",
     title="The TF_CONFIG of every task",
@@ -124,6 +134,11 @@ TF_CONFIGS = Check(
             "Your strings are how Python writes a dictionary, with single quotes. TensorFlow "
             "reads TF_CONFIG as JSON, so it would stop at the first quote. Which function "
             "turns a dictionary into JSON?"
+        ),
+        Observed("other_tasks", _has_other_tasks).feedback(
+            "Your cluster has tasks that are not workers. Each chief and each worker in that list "
+            "takes part, so all of them wait until the last one has started. Which tasks were you "
+            "asked for, and which does your list add?"
         ),
         Fault("only_itself", only_itself=True).feedback(
             "Each of your configs names only its own worker. So each worker would train alone, "
