@@ -27,7 +27,7 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	cluster/test_spec authoring/test_compare authoring/test_lint \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # What `make nightly` runs, each to its end.
-NIGHT = full-marks chaos regression-cold regression-tampered nbgrader other-packages tables \
+NIGHT = full-marks mutants chaos regression-cold regression-tampered nbgrader other-packages tables \
 	random-models random-steps as-on-gpus portable versions newest oldest
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
@@ -42,6 +42,7 @@ VERSIONS_ARGS ?=
 MODELS_ARGS ?=
 STEPS_ARGS ?=
 PACKAGES_ARGS ?=
+MUTANTS_ARGS ?=
 
 # $(call stage,name,command): says what runs, and how it ended after how many seconds.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); if $(2); \
@@ -55,7 +56,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
 	support-matrix zoo random-models random-steps as-on-gpus tables \
-	bench chaos full-marks versions newest oldest format docs figures map constraints clean
+	bench chaos full-marks mutants versions newest oldest format docs figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -176,6 +177,10 @@ nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over 
 other-packages: env .venv-packages/complete  ## train with loaders, tuners and layers of other packages, and under Ray
 	$(call stage,other packages,.venv-packages/bin/python tools/other_packages.py $(or $(PACKAGES_ARGS),--check) \
 		&& DISTLAB_RAY=$(CURDIR)/.venv-packages/bin/python $(PY) -m pytest -q tests/cluster/test_engines.py -k of_ray)
+
+mutants: env  ## change one thing in each solution, and hold that its check notices (MUTANTS_ARGS="--only NAME")
+	$(call stage,mutants,$(PY) tools/mutate_solutions.py --cost pure tensorflow $(MUTANTS_ARGS) \
+		&& $(PY) tools/mutate_solutions.py --cost cluster --most 8 $(MUTANTS_ARGS))
 
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
 	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \
