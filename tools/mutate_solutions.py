@@ -1,9 +1,10 @@
 """Changes one thing in each exercise's solution, and holds that the check notices.
 
-    python tools/mutate_solutions.py                         # `make mutants`: pure checks
-    python tools/mutate_solutions.py --cost pure tensorflow cluster
+    python tools/mutate_solutions.py                           # checks that train nothing
     python tools/mutate_solutions.py --only pack_gradients --verbose
     python tools/mutate_solutions.py --cost cluster --most 4   # of each check, evenly chosen
+
+`make mutants` takes all of those that train, too, and some of those that start processes.
 
 A mutant that earns all points shows an answer that the check should have refused. Give its inputs
 a case in which the two differ, such as a sum that fits exactly, or NaN. If no input can tell them
@@ -42,7 +43,7 @@ _ROW = re.compile(r"^\| `(\w+)` \| `(.+)` \| `(.+)` \| \S.+ \|$", re.MULTILINE)
 # Seconds of processor time for a mutant: one that never ends is noticed, too.
 CPU_SECS = {Cost.PURE: 1, Cost.TENSORFLOW: 120, Cost.CLUSTER: 120}
 # One that waits for ever takes no processor time.
-WALL_SECS = {Cost.PURE: 300, Cost.TENSORFLOW: 300, Cost.CLUSTER: 300}
+WALL_SECS = 300
 _MOST_MEMORY = 2 << 30  # bytes that a mutant may add
 
 
@@ -105,7 +106,7 @@ def outcomes(check: Check, mutants: list[Mutant], names: dict[str, Any]) -> Iter
         task.start()
         theirs.close()
         with contextlib.suppress(EOFError):
-            while done < len(mutants) and ours.poll(WALL_SECS[check.cost]):
+            while done < len(mutants) and ours.poll(WALL_SECS):
                 yield ours.recv()
                 done += 1
         if done < len(mutants):  # the one that was under way
@@ -117,8 +118,7 @@ def outcomes(check: Check, mutants: list[Mutant], names: dict[str, Any]) -> Iter
 
 def _judge(results: Connection, check: Check, mutants: list[Mutant], names: dict[str, Any]) -> None:
     if check.cost is Cost.PURE:
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + _MOST_MEMORY, hard))
+        _limit_memory()
     else:
         dl.split_devices(1 if check.cost is Cost.CLUSTER else 4)
     for mutant in mutants:
@@ -127,9 +127,13 @@ def _judge(results: Connection, check: Check, mutants: list[Mutant], names: dict
     os._exit(0)  # nothing that a mutant left behind may hold up the end
 
 
-def _address_space() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
+def _limit_memory() -> None:
+    """Lets what a mutant adds to the memory of this process be an error, where Linux counts it."""
+    counted = Path("/proc/self/statm")
+    if counted.exists():
+        held = int(counted.read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_MEMORY, hard))
 
 
 def chosen(mutants: list[Mutant], most: int) -> list[Mutant]:
@@ -162,7 +166,12 @@ def main(arguments: list[str] | None = None) -> int:
             made_of = mutants_of(cell_of(stem, check), kept=given_lines(stem, check))
             mutants = chosen(made_of, options.most)
             made[check.name], alive = len(mutants), 0
-            for mutant, lives in zip(mutants, outcomes(check, mutants, names), strict=True):
+            solution = Mutant("", "", cell_of(stem, check))
+            passed, *results = outcomes(check, [solution, *mutants], names)
+            if not passed:  # then nothing is shown by mutants that do not
+                print(f"{check.name}: the solution itself does not earn all points")
+                return 1
+            for mutant, lives in zip(mutants, results, strict=True):
                 key = Key(check.name, mutant.line, mutant.changed)
                 if lives and key in known:
                     met.add(key)

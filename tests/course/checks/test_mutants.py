@@ -10,14 +10,14 @@ def half(numbers, most=9):
     """The first half."""
     for n in range(len(numbers)):
         if n < most and numbers:
-            return min(numbers[n:most], axis=1.5)
+            return min(numbers[n:most], axis=1.5, verbose=0)
 '''
 
 
 def test_a_mutant_has_one_fault_in_its_line():
     made = [(mutant.line, mutant.changed) for mutant in mutants_of(HALF)]
     loop, test = "for n in range(len(numbers)):", "if n < most and numbers:"
-    last = "return min(numbers[n:most], axis=1.5)"
+    last = "return min(numbers[n:most], axis=1.5, verbose=0)"
     assert made == [
         (loop, "for n in range(len(numbers) + 1):"),
         (loop, "for n in range(len(numbers) - 1):"),
@@ -25,13 +25,13 @@ def test_a_mutant_has_one_fault_in_its_line():
         (test, "if n < most or numbers:"),
         (test, "if n <= most and numbers:"),
         (last, "pass"),
-        (last, "return min(numbers[n:most])"),
-        (last, "return max(numbers[n:most], axis=1.5)"),
-        (last, "return min(numbers[n + 1:most], axis=1.5)"),
-        (last, "return min(numbers[n - 1:most], axis=1.5)"),
-        (last, "return min(numbers[n:most + 1], axis=1.5)"),
-        (last, "return min(numbers[n:most - 1], axis=1.5)"),
-        (last, "return min(numbers[n:most], axis=1.6500000000000001)"),
+        (last, "return min(numbers[n:most], verbose=0)"),
+        (last, "return max(numbers[n:most], axis=1.5, verbose=0)"),
+        (last, "return min(numbers[n + 1:most], axis=1.5, verbose=0)"),
+        (last, "return min(numbers[n - 1:most], axis=1.5, verbose=0)"),
+        (last, "return min(numbers[n:most + 1], axis=1.5, verbose=0)"),
+        (last, "return min(numbers[n:most - 1], axis=1.5, verbose=0)"),
+        (last, "return min(numbers[n:most], axis=1.6500000000000001, verbose=0)"),
     ]
 
 
