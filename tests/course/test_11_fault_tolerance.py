@@ -261,11 +261,18 @@ def test_what_a_training_leaves_is_judged():
     def with_another_checkpoint(runs):
         runs["recovered"]["workers"][0]["files"].append("ckpt-1.index")
 
-    # Of 8 points: what the undisturbed run earns, and all but the steps or the count of files.
+    def up_the_slope(runs):
+        began = runs["undisturbed"]["workers"][0]["began"]
+        for worker in (worker for run in runs.values() for worker in run["workers"]):
+            worker["weights"] = 2 * began - worker["weights"]
+
+    # Of 8 points: what the undisturbed run earns, and all but the steps, the count of files or
+    # the loss.
     for change, earned in (
-        (resumed_after(0), 1),
+        (resumed_after(0), 1.5),
         (resumed_after(6), 7),
         (with_another_checkpoint, 7.5),
+        (up_the_slope, 7.5),
     ):
         report = run_check(judged(change), by_iterations(), seeds=[1])
         assert (report.earned, report.mistake) == (earned, "")

@@ -18,12 +18,15 @@ import numpy as np
 from distlab.course.checks import Check, Cost, Equal, Gate, Holds, Inputs, Observed, Plain, Raises
 from distlab.course.checks.matchers import same_plain
 from distlab.course.checks.rubric import RubricRow, WrittenReport
+from distlab.course.checks.shared_checks import softmax
 from distlab.course.lesson_11_fault_tolerance.checks.checkpoints import AsUndisturbed
 from distlab.course.lesson_11_fault_tolerance.worker_kill import killing
 from distlab.course.runs.cluster_calls import WORKERS, call_on_workers
 
 _EXAMPLES, _BATCH, _EPOCHS, _KEEP = 24, 4, 3, 2
 _STEPS = _EPOCHS * _EXAMPLES // _BATCH
+# A right training lowers the loss, if only a little; one that goes up the slope adds 0.2 or more.
+_ROUGHLY = 0.1
 # A life takes one or two seconds; a machine may be slow, or busy.
 _TIMEOUT_SECS = 30.0
 
@@ -96,6 +99,7 @@ def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str)
     return {
         "weights": weights,
         "trained": not any(np.array_equal(weights, before) for before in built),
+        "began": built[0] if built else weights,
         "iterations": int(model.optimizer.iterations.numpy()),
         "seeds": model.layers[1].seed_generator.state.numpy(),
         "wrote": [*wrote, *(name for name in now if index and name not in given)],
@@ -201,6 +205,7 @@ def _read(given: Inputs, out: Plain) -> Plain:
     expected_files = (*checkpoints, "checkpoint")
     return {
         "trained": all(worker["trained"] for worker in calm),
+        "losses": [_loss(given, calm[0][weights]) for weights in ("began", "weights")],
         "lives": out["undisturbed"]["lives"],
         "lived": [*before_kill[: max(begins, 0)], *itertools.chain(*after_kill)],
         "begins": begins,
@@ -226,8 +231,14 @@ def _reference(given: Inputs) -> Plain:
     order, weights = _order(given), np.zeros(1)
     steps = {"lives": [order], "lived": order, "begins": _saved(given), "twice": False}
     files = {"wrote": [[], []], "count": _KEEP, "others": []}
-    same = {"trained": True, "alike": True, "state_kept": True}
+    same = {"trained": True, "losses": [1.0, 0.5], "alike": True, "state_kept": True}
     return {**steps, **files, **same, "weights": weights, "calm": {"weights": weights}}
+
+
+def _loss(given: Inputs, weights: Any) -> float:
+    """The mean loss of all examples under the weights of the one layer that has some."""
+    chances = softmax(given["x"] @ weights[:12].reshape(4, 3) + weights[12:])
+    return float(-np.log(chances[np.arange(_EXAMPLES), given["y"]]).mean())
 
 
 def _accounting(given: Inputs, out: Plain) -> str:
@@ -270,6 +281,14 @@ RECOVERS = Check(
             lambda given, out: out["lives"] == [_order(given)],
             f"{_STEPS} steps of {_BATCH} examples were asked for, in their order",
         ),
+        Holds(
+            "undisturbed: the loss of all examples has not grown",
+            lambda given, out: out["losses"][1] < out["losses"][0] + _ROUGHLY,
+            lambda given, out: "it was {:.2f} before the training, and is {:.2f} after it".format(
+                *out["losses"]
+            ),
+            points=0.5,
+        ),
         Gate(Holds(_GOES_ON, lambda given, out: out["begins"] > 0, _accounting)),
         Holds(
             "with a kill: in the result each example counts once in an epoch",
@@ -281,7 +300,7 @@ RECOVERS = Check(
         AsUndisturbed(
             "weights",
             "the weights at the end: bit for bit those of the undisturbed run",
-            points=2,
+            points=1.5,
             of=lambda given, out: out["calm"],
         ),
         Holds(
