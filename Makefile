@@ -180,7 +180,7 @@ other-packages: env .venv-packages/complete  ## train with loaders, tuners and l
 
 mutants: env  ## change one thing in each solution, and hold that its check notices (MUTANTS_ARGS="--only NAME")
 	$(call stage,mutants,$(PY) tools/mutate_solutions.py --cost pure tensorflow $(MUTANTS_ARGS) \
-		&& $(PY) tools/mutate_solutions.py --cost cluster --most 8 $(MUTANTS_ARGS))
+		&& $(PY) tools/mutate_solutions.py --cost cluster --most 4 $(MUTANTS_ARGS))
 
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
 	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \
