@@ -47,6 +47,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "support_matrix.md"
 CAUSES = {
     "PerReplica": "PerReplica to Tensor",
     "must feed a value for placeholder": "placeholder without a value",
+    "specify an aggregation method": "a variable without aggregation",
     "merge_call": "merge_call in a condition",
     "create_per_worker_dataset": "wants create_per_worker_dataset",
     "must have the same size and shape": "adds up shares of different shapes",
@@ -72,15 +73,20 @@ def cell(run: Callable[[], Run], expected: Run) -> str:
     except DistlabError:
         return "named error"
     except Exception as error:  # whatever a library stops with is a finding
-        text = str(error)
-        known = [cause for pattern, cause in CAUSES.items() if pattern in text]
-        print(f"{type(error).__name__}: {text}", file=sys.stderr)
-        return f"crashes: {known[0] if known else type(error).__name__}"
+        return crash(error)
     logs, weights = expected
     wrong = unlike(({name: logs[name] for name in found[0]}, weights), found)
     if not all(name.startswith("log ") for name in wrong):
         return "differs"
     return "weights right, log wrong" if wrong else "equal"
+
+
+def crash(error: Exception) -> str:
+    """Returns a cell for an error of TensorFlow or Keras, and prints how its text begins."""
+    text = str(error)
+    known = [cause for pattern, cause in CAUSES.items() if pattern in text]
+    print(f"{type(error).__name__}: {text[:300]}", file=sys.stderr)
+    return f"crashes: {known[0] if known else type(error).__name__}"
 
 
 def in_order(x: Any, y: Any, batch: int = BATCH) -> tf.data.Dataset:
