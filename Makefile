@@ -55,7 +55,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
-	support-matrix zoo random-models random-steps as-on-gpus tables \
+	support-matrix zoo fit-check random-models random-steps as-on-gpus tables \
 	bench chaos full-marks mutants versions newest oldest format docs figures map constraints clean
 
 help:  ## list these targets
@@ -199,8 +199,9 @@ as-on-gpus: env  ## the zoo and the table of cases, with batches that TensorFlow
 	$(call stage,as on GPUs,DISTLAB_BROUGHT=1 $(PY) -m pytest tests/zoo \
 		tests/training/test_distribute_table.py $(PARALLEL) $(TEST_ARGS))
 
-tables: env  ## measure the support matrix and the zoo again, and compare with their pages
-	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) tools/zoo.py --check)
+tables: env  ## measure the support matrix, the zoo and the combinations of "Is your fit right?" again, and compare
+	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) tools/zoo.py --check \
+		&& $(PY) tools/fit_check.py --check)
 
 versions: env  ## the parity tests and the notebooks with each TensorFlow and Keras (VERSIONS_ARGS="--only 2.19"; hours)
 	$(call stage,versions,$(PY) tools/versions.py $(VERSIONS_ARGS))
@@ -218,6 +219,9 @@ support-matrix: env  ## run every cell of the support matrix, and write docs/sup
 
 zoo: env  ## train every model family of the zoo on one device and on replicas, and write docs/zoo.md
 	$(call stage,zoo,$(PY) tools/zoo.py --write)
+
+fit-check: env  ## run every combination of answers of "Is your fit right?", and write docs/fit_check.md
+	$(call stage,fit check,$(PY) tools/fit_check.py --write)
 
 bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
 	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)

@@ -23,6 +23,7 @@ SECTIONS = {
     },
     "Your own model": {
         "docs/own_model": "Six lines, explained",
+        "docs/fit_check": "Is your fit right?",
         "docs/distribute": "What distribute promises",
         "docs/support_matrix": "Support matrix",
         "docs/zoo": "The zoo",

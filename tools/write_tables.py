@@ -1,4 +1,4 @@
-"""Writes what comes from the code or a table: the course's map, the decision card, two pictures.
+"""Writes what comes from code or tables: the course's map, two cards and two pictures.
 
 python tools/write_tables.py             # `make map`; the notebooks say how many minutes
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from distlab.course.course_map import map_table, read_map, total_minutes
 from distlab.course.lesson_16_choosing_a_strategy.strategy_card import card_table
+from tools import fit_questions
 from tools.page_pictures import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,3 +62,4 @@ if __name__ == "__main__":
     WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
     for path, picture in pictures().items():
         path.write_text(picture, encoding="utf-8")
+    fit_questions.write_again()
