@@ -183,7 +183,7 @@ def test_processes_that_an_answer_forks_end_without_a_word():
 
 def test_limits_and_questions_that_cannot_be_meant_are_refused(tmp_path):
     cases = {
-        "secs=0": lambda: Limits(secs=0),
+        "grade with --secs 0": lambda: Limits(secs=0),
         "anything would pass": lambda: Question(check="slices", cells=(), seeds=()),
         "check of that name": lambda: asked(SPLIT, check="slice"),
     }

@@ -43,9 +43,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
+                option = {"secs": "--secs", "memory_bytes": "--memory-mib"}.get(name, name)
                 raise InvalidArgument(
-                    asked=f"Limits({name}={value!r})",
-                    found=f"{name}={value!r}",
+                    asked=f"grade with {option} {value:g}",
+                    found="a limit that no answer can keep",
                     do="give a number above 0",
                 )
 
