@@ -188,7 +188,8 @@ def _grade(options: argparse.Namespace) -> int:
         others = write_feedback_zip(results.graded, out)
         _say(f"{out / NAME} has a page for each of {len(results.graded)} hand-ins")
         if others:
-            _say(f"neither Moodle nor Canvas can tell whose these are: {', '.join(others[:5])}")
+            names = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+            _say(f"neither Moodle nor Canvas can tell whose these are: {names}")
     written = platforms | {"--feedback-zip": (options.feedback_zip, NAME)}
     for option, (asked, name) in written.items():
         if not asked and (out / name).exists():
