@@ -287,7 +287,7 @@ def test_a_failure_is_raised_with_its_lines_and_the_rest_is_stopped(shared):
     )
     assert '    File, in fail_on_1\n        raise ValueError("boom")\n' in text
     assert text.endswith(
-        "  to do: repair what it ran; the other tasks were stopped; "
+        "  to do: repair what it ran; worker:0 was stopped, for it did not come back; "
         "cluster.restart() starts again what was ended"
     )
     # The other one waited in the all-reduce, where no interrupt reaches it.

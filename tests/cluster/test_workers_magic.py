@@ -126,9 +126,8 @@ print("below")""".replace("FOLDER", repr(str(tmp_path))),
     ]
     last = [("display_data", f"'last of {index}'") for index in (0, 1)]
     assert outputs["display"] == [first, last[0], second, last[1]]
-    again = "the other tasks were stopped; cluster.restart() starts again what was ended"
     found = "a cell on worker:0, worker:1\n  found: worker:1 raised ValueError: boom\n"
-    error = f"{found}  to do: repair what it ran; {again}"
+    error = f"{found}  to do: repair what it ran, and run it again; all tasks were kept"
     assert outputs["fail"] == [("display_data", "worker:1\nValueError: boom"), ("error", error)]
     shown = notebook.cells[raises[0]].outputs[-1].traceback
     assert shown == [f"TaskFailed: {error.splitlines()[0]}", *error.splitlines()[1:]]
@@ -145,7 +144,7 @@ print("below")""".replace("FOLDER", repr(str(tmp_path))),
             '      File "<cell>", line 3, in refuse\n'
             "        raise KeyError(x)\n"
             "  and worker:1 raised KeyError: 1\n"
-            f"  to do: repair what it ran; {again}",
+            "  to do: repair what it ran, and run it again; all tasks were kept",
         )
     ]
 

@@ -178,10 +178,13 @@ class _Execution:
                         self._send(code)
                 self._wait(deadline)
                 if self._failures:
-                    error = task_errors.failed(self.asked, self._sorted_failures(), self._kernels)
-                    if error.is_loss and self._kills_at_loss:
-                        self._stop(grace_secs=0)
-                    raise error
+                    failures = self._sorted_failures()
+                    is_over = failures[0].is_loss and self._kills_at_loss
+                    self._stop(grace_secs=0 if is_over else GRACE_SECS)
+                    failed = {failure.task for failure in failures}
+                    ended = set(self._group.ended()) - self._down_before - failed
+                    stopped = [task for task in code if task in ended]
+                    raise task_errors.failed(self.asked, failures, self._kernels, stopped=stopped)
                 if self._open:
                     raise task_errors.timed_out(
                         self.asked, timeout_secs, list(self._open), self._kernels

@@ -83,12 +83,18 @@ class TaskFailure:
         return [line for line in lines if not _BUILT_AT.match(line)]
 
     @property
-    def advice(self) -> str:
-        """The advice for this kind of end."""
+    def is_loss(self) -> bool:
+        """Whether it tells of a task that was lost, and not of an error in the code."""
+        return self.code is not None or self.rank > 0
+
+    def advice(self, stopped: Sequence[TaskName]) -> str:
+        """Returns the advice for this kind of end, and for the others that were stopped."""
         if self.is_unsendable:
             return RETURN_PLAIN
+        if self.code is None and not stopped:
+            return "repair what it ran, and run it again; all tasks were kept"
         if self.code is None:
-            advice = "repair what it ran; the other tasks were stopped"
+            advice = f"repair what it ran; {_did_not_come_back(stopped)}"
         elif self.code == -signal.SIGKILL:
             advice = "if nobody killed it, memory was short: use less of it, or fewer tasks"
         elif self.code < 0:
@@ -98,8 +104,14 @@ class TaskFailure:
         return f"{advice}; {_RESTART}"
 
 
-def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) -> TaskFailed:
-    """Returns the error for code that failed on a task."""
+def failed(
+    asked: str,
+    failures: Sequence[TaskFailure],
+    kernels: KernelGroup,
+    *,
+    stopped: Sequence[TaskName],
+) -> TaskFailed:
+    """Returns the error for code that failed on a task, and for which others were stopped."""
     first = failures[0]
     if is_port_taken(first.text):
         return TaskFailed(
@@ -118,12 +130,12 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
     return TaskFailed(
         asked=asked,
         found=found,
-        do=first.advice,
+        do=first.advice(stopped),
         pitfall=next((entry for text, entry in PITFALLS.items() if text in first.text), ""),
         task=str(first.task),
         error=first.error,
         traceback=first.traceback,
-        is_loss=first.code is not None or first.rank > 0,
+        is_loss=first.is_loss,
     )
 
 
@@ -177,10 +189,14 @@ def interrupted(
         first = f"copy what you need from {join_names(kept)}, then"
         do = f"{first if stopped else 'go on; if a collective then hangs or fails,'} {do}"
     if stopped:
-        were, they = ("was", "it") if len(stopped) == 1 else ("were", "they")
-        parts.append(f"{join_names(stopped)} {were} stopped, for {they} did not come back")
+        parts.append(_did_not_come_back(stopped))
     places = [f"\n    {wait_of(str(task), stack)}" for task, stack in stacks.items()]
     return Interrupted(asked=asked, found="; ".join(parts) + "".join(places), do=do)
+
+
+def _did_not_come_back(stopped: Sequence[TaskName]) -> str:
+    were, they = ("was", "it") if len(stopped) == 1 else ("were", "they")
+    return f"{join_names(stopped)} {were} stopped, for {they} did not come back"
 
 
 @dataclass(frozen=True, kw_only=True)
