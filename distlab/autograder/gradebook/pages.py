@@ -18,7 +18,6 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,6 @@ _OTHER = re.compile(r"[^\w.-]+")
 _MOST_BARS = 10
 _WIDTHS = (1, 2, 3, 4, 5, 10, 20, 50, 100)  # points in a bar
 _HALF = 0.5
-# A row of a report that compares values, and one value in it: lists are shown as in Python.
-_COMPARED = re.compile(r"yours:    (.*)\nexpected: (.*?)(?=</pre>|\n)")
-_VALUE = re.compile(r"[^\s,\[\](){}]+")
 
 
 def write_page(path: Path, text: str) -> None:
@@ -114,9 +110,7 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
         {
             "report": report,
             "outcome": outcome_of(report),
-            "html": Markup(
-                mark_difference(report.as_html(revisit_link=_link(report, checks, sections)))
-            ),
+            "html": Markup(report.as_html(revisit_link=_link(report, checks, sections))),
             "given": score.by_check[report.name],
             "comment": score.comments.get(report.name, ""),
             "code": "" if report.ending is Ending.NOT_STARTED else graded.code.get(report.name, ""),
@@ -144,34 +138,6 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
         readings=readings,
         sections=sections,
     )
-
-
-def mark_difference(html: str) -> str:
-    """Returns the HTML of a report in which the first value that differs is marked."""
-    return _COMPARED.sub(_marked, html)
-
-
-def _marked(compared: re.Match[str]) -> str:
-    yours, expected = compared.groups()
-    for own, wanted in zip_longest(_VALUE.finditer(yours), _VALUE.finditer(expected)):
-        if own is None or wanted is None or not _is_same(own[0], wanted[0]):
-            return f"yours:    {_with_mark(own, yours)}\nexpected: {_with_mark(wanted, expected)}"
-    return compared[0]
-
-
-def _with_mark(value: re.Match[str] | None, line: str) -> str:
-    if value is None:
-        return line
-    return f"{line[: value.start()]}<mark>{value[0]}</mark>{line[value.end() :]}"
-
-
-def _is_same(yours: str, expected: str) -> bool:
-    """Whether two shown values are the same; decimals may differ in what a check would forgive."""
-    try:
-        near = "." in expected and math.isclose(float(yours), float(expected), rel_tol=1e-4)
-    except ValueError:
-        near = False
-    return near or yours == expected
 
 
 def _link(report: Report, checks: dict[str, Check], sections: dict[str, Markup]) -> str:
@@ -241,6 +207,11 @@ def _exercise(stem: str, scored: Scored, checks: Iterable[Check]) -> dict[str, A
         "bars": bars([score.earned for _, score in scored], most) if most else [],
         "tasks": _tasks(graded),
         "rows": [_row(notebook, score) for notebook, score in scored if not notebook.problem],
+        "errors": sum(
+            report.ending in (Ending.ERROR, Ending.TIMED_OUT)
+            for notebook in graded
+            for report in notebook.reports
+        ),
         "mistakes": [(mistake, sections.get(mistake.check)) for mistake in mistakes_in(graded)],
     }
 
@@ -266,6 +237,8 @@ def _cell(report: Report, earned: float) -> dict[str, Any]:
     """Returns an answer's outcome; points that a teacher changed are shown as they are."""
     outcome = outcome_of(report) if earned == report.earned else AnswerOutcome.PARTIAL
     label = report.status if report.corrected else outcome.label
+    if outcome is AnswerOutcome.ERROR:
+        label = "error"  # which is not in the teacher's code
     return {"outcome": outcome, "label": label, "earned": earned, "points": report.points}
 
 

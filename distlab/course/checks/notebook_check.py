@@ -105,12 +105,13 @@ def _report_on(
         )
     seeds = None if seed is None else (seed,)
     skip = code_of(chosen.call)
-    with TimeLimit(function, secs=secs, skip=skip, status=StatusLine()) as limit:
+    older = OLDER.format(function=chosen.function, error=error) if error else ""
+    with TimeLimit(function, secs=secs, skip=skip, status=StatusLine(older)) as limit:
         report = run_check(chosen, function, seeds=seeds, limit=limit)
     if not report.passed and is_untouched(chosen, function):
         report = as_handed_out(report)
-    if error:  # no try: it has been judged before
-        return report.after(OLDER.format(function=chosen.function, error=error))
+    if older:  # no try: it has been judged before
+        return report.after(older)
     if not report.ending.is_answered:
         return report
     note_result(chosen.name, report.earned)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from html import escape
 
+from distlab.course.checks.difference import mark_difference
 from distlab.course.checks.verdict import Criterion
 from distlab.course.results.failures import Failure, FailureKind
 
@@ -140,7 +141,7 @@ class Report:
         parts = [f"<b>{escape(self._heading())}</b><br>{with_code(self._opening())}"]
         if self.failure is not None:
             parts.append(_block(self._failure_lines()))
-        parts += [_row(criterion, colour) for criterion in self.criteria]
+        parts += [mark_difference(_row(criterion)) for criterion in self.criteria]
         for part, text in self._notes():
             shown = _block(text.splitlines()) if part == "printed" else with_code(text)
             link = self.revisit_link if revisit_link is None else revisit_link
@@ -188,8 +189,8 @@ class Report:
         return [(part, text) for part, text in notes.items() if text]
 
 
-def _row(criterion: Criterion, colour: str) -> str:
-    mark = "&#10003;" if criterion.passed else f'<b style="color:{colour}">{NOT_MET}</b>'
+def _row(criterion: Criterion) -> str:
+    mark = "&#10003;" if criterion.passed else f"<b>{NOT_MET}</b>"
     details = _details(criterion)
     shown = f"<div>{mark} {with_code(criterion.label)}</div>"
     return shown + (_block(details) if details else "")

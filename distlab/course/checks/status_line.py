@@ -27,9 +27,10 @@ _STYLE = "border-left:4px solid #808080;padding:0.2em 0.8em"
 
 
 class StatusLine:
-    """One line, which is replaced in its place."""
+    """One line, which is replaced in its place; `note` stands before it while code runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: str = "") -> None:
+        self._note = note and f"{note} "
         self._is_notebook = can_answer()
         self._terminal = sys.stderr if not self._is_notebook and sys.stderr.isatty() else None
         self._words = _IN_NOTEBOOK if self._is_notebook else _IN_TERMINAL
@@ -38,7 +39,7 @@ class StatusLine:
 
     def show_running(self, line: str, secs: float) -> None:
         """Says which line runs, and when it will be stopped."""
-        self._show(_RUNNING.format(where=_where(line), secs=secs, **self._words))
+        self._show(self._note + _RUNNING.format(where=_where(line), secs=secs, **self._words))
 
     def show_stuck(self, line: str) -> None:
         """Says that nothing stops this line."""
