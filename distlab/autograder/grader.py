@@ -273,7 +273,7 @@ def _notes_on(one: _Answered, answers: Answers, shown: Mapping[str, float]) -> I
     if (earned := shown.get(report.name, 0.0)) > report.earned:
         yield (
             f"`{report.name}` has {report.earned:g} points here, and its check in the notebook "
-            f"shows {earned:g}"
+            f"shows {earned:g}, of an earlier run: run the check again before you hand in"
         )
 
 

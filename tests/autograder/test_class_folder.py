@@ -387,7 +387,8 @@ def test_points_that_the_notebook_shows_and_the_grader_does_not_give_are_told(tm
     assert jane.notes == (
         "`first`: cell 2 was left out after 5 seconds",
         "`first`: cell 3 was left out where it asks for input",
-        "`first` has 0 points here, and its check in the notebook shows 1",
+        "`first` has 0 points here, and its check in the notebook shows 1, of an earlier run: run "
+        "the check again before you hand in",
     )
     why = [row["why"] for row in table(tmp_path / "out" / "review.csv")]
     assert why == list(jane.notes)
