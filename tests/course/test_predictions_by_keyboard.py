@@ -162,6 +162,10 @@ OLDER = [
     "import os\nos._exit(1)",
 ]
 
+# From the first of two choices: none of them leaves the question, at its ends either.
+ARROWS = [("ArrowUp", "one"), ("ArrowRight", "two"), ("ArrowDown", "two"), ("ArrowLeft", "one")]
+ARROWS += [("ArrowDown", "two")]
+
 
 def test_no_key_too_early_too_long_or_wrong_loses_a_prediction(lab):
     folder, address, browser = lab
@@ -199,7 +203,11 @@ def test_no_key_too_early_too_long_or_wrong_loses_a_prediction(lab):
         page.keyboard.up("Shift")
         expect(control).to_contain_text("Not yet answered.")
         expect(cells(page).nth(reveal).locator(".jp-OutputArea-output")).to_have_count(0)
-        control.get_by_role("button", name="two").focus()
+        one, two = (control.get_by_role("button", name=name) for name in ("one", "two"))
+        one.focus()
+        for key, focused in ARROWS:
+            page.keyboard.press(key)
+            expect({"one": one, "two": two}[focused]).to_be_focused()
         page.keyboard.press("Enter")
         for _ in (ask, reveal):
             page.keyboard.press("Shift+Enter")
@@ -216,10 +224,13 @@ def test_no_key_too_early_too_long_or_wrong_loses_a_prediction(lab):
             expect(control).to_contain_text(f"'{typed}' is not a number: write digits only")
             expect(control.get_by_role("alert")).to_contain_text("Not yet answered.")
             wait_until(page, HAS_KEYBOARD, ask_number)
-        page.keyboard.press("Control+A")
+        page.keyboard.type("abc")  # in place of what was wrong, which is selected
+        page.keyboard.press("Enter")
+        expect(control).to_contain_text("'abc' is not a number: write digits only")
         page.keyboard.type("45")
         page.keyboard.press("Enter")
         expect(control).to_contain_text("Your prediction: 45 steps.")
+        expect(control.get_by_role("textbox")).not_to_be_focused()
 
         run(page, crash, waits=False)
         page.locator(".jp-Dialog .jp-mod-accept").click()  # it says that the kernel has died

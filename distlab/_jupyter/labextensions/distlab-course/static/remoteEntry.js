@@ -229,23 +229,36 @@
     void panel.sessionContext.ready.then(() => app.commands.execute('notebook:run-cell-and-select-next'));
   }
 
+  const ARROWS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
+
   // Widgets keep keys for themselves. In a question Enter and Escape lead back to the notebook, and
-  // Shift+Enter leads on; without an answer only when it is pressed again.
-  function leaveQuestion(event, notebooks) {
-    const control = (event.key === 'Enter' || event.key === 'Escape') && event.target.closest?.(CONTROL);
+  // Shift+Enter leads on; without an answer only when it is pressed again. An arrow leads to the answer
+  // beside this one, where JupyterLab would go to another cell.
+  function moveInQuestion(event, notebooks) {
+    const step = event.ctrlKey || event.altKey || event.metaKey ? undefined : ARROWS[event.key];
+    const control = (step || event.key === 'Enter' || event.key === 'Escape') && event.target.closest?.(CONTROL);
     const { panel, cell } = control ? placeOf(notebooks, control) : {};
-    if (!cell) return;
+    if (!cell || (step && control.matches('input'))) return;
     event.stopPropagation();
+    if (step) {
+      event.preventDefault();
+      const answers = [...control.closest('.widget-vbox').querySelectorAll('.widget-toggle-button')];
+      answers[answers.indexOf(control) + step]?.focus();
+      return;
+    }
     const on = event.key === 'Enter' && event.shiftKey;
     if (event.key === 'Enter' && !on && control.matches('button')) return; // the browser clicks it
     event.preventDefault();
     control.blur(); // so a typed number is kept
     const box = control.closest('.widget-vbox');
-    if (on && !isAnswered(cell) && !box.querySelector('.distlab-warning')) {
-      const warning = make('div', 'distlab-warning', 'Not yet answered. Shift+Enter goes on without an answer.');
-      warning.setAttribute('role', 'alert');
-      box.append(warning);
+    if (event.key === 'Enter' && !isAnswered(cell) && !(on && box.querySelector('.distlab-warning'))) {
+      if (on) {
+        const warning = make('div', 'distlab-warning', 'Not yet answered. Shift+Enter goes on without an answer.');
+        warning.setAttribute('role', 'alert');
+        box.append(warning);
+      }
       control.focus();
+      control.select?.(); // what is typed next replaces a wrong number
       return;
     }
     const notebook = panel.content;
@@ -414,7 +427,7 @@
     }, true);
     // In the window and first: neither JupyterLab nor the widget has seen the key.
     window.addEventListener('keydown', event => holdRun(app, event, notebooks), true);
-    window.addEventListener('keydown', event => leaveQuestion(event, notebooks), true);
+    window.addEventListener('keydown', event => moveInQuestion(event, notebooks), true);
     for (const type of ['click', 'change']) window.addEventListener(type, event => keepGuess(event, notebooks));
     app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
     // Notebook 7 shows one notebook, and has no tabs.
