@@ -10,7 +10,8 @@
 A figure is 768, 576 or 384 pixels wide on a page and has twice as many in its file. Its title is
 what it shows, so it stands where readers have predicted that. Colour-blind readers can tell the
 colours apart, each has a contrast of 3:1 or more on white, and markers, dashes and names repeat
-what a colour says. Only what is wrong, and a third category, is hatched. The ground stays white.
+what a colour says. Only what is wrong, and a third category, is hatched. The ground is white, and a
+dark theme of JupyterLab inverts the figure (course.css).
 """
 
 from __future__ import annotations
@@ -249,7 +250,8 @@ def png_of(figure: Figure) -> bytes:
 def image_tag(figure: Any, png: str) -> str:
     """Returns the HTML of a finished figure's PNG in base64, at its width on a page."""
     width = round(PIXELS_PER_INCH * figure.get_figwidth())
-    return f'<img alt="{escape(figure.alt)}" width="{width}" src="data:image/png;base64,{png}">'
+    about = f'class="distlab-figure" alt="{escape(figure.alt)}" width="{width}"'
+    return f'<img {about} src="data:image/png;base64,{png}">'
 
 
 def _display(figure: Any) -> None:

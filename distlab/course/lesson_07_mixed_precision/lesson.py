@@ -329,7 +329,7 @@ draw_underflow(true_gradients)
 # %% [markdown]
 # Each row is the gradient of the loss by one layer's *outputs*, computed in float32. It reaches the
 # layer in the [backward pass](../docs/glossary.md#backward-pass), which goes from layer 8 to layer
-# 1, and shrinks by about two powers of two a layer. Left of the first black line, at 2⁻²⁵, float16
+# 1, and shrinks by about two powers of two a layer. Left of the first line, at 2⁻²⁵, float16
 # rounds to 0 ([underflow](../docs/glossary.md#underflow)). Left of the dotted line it has fewer
 # digits. So layer 1 gets zeros and never learns. No error is raised. bfloat16 has the exponents of
 # float32 and keeps all of these numbers.

@@ -133,7 +133,8 @@ def test_a_figure_is_shown_at_its_width_with_twice_the_pixels_and_its_words():
     assert size_and_colours(stored.data["image/png"]) == ((768, 192), 64)
     image = lab.data["text/html"]
     assert image.startswith(
-        '<img alt="One &lt; two, &quot;so to say&quot;." width="384" src="data:image/png;'
+        '<img class="distlab-figure" alt="One &lt; two, &quot;so to say&quot;." width="384" '
+        'src="data:image/png;'
     )
     assert "".join(lab.data["image/png"].split()) in image.replace("\n", "")
 
