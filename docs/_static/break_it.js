@@ -82,10 +82,11 @@
     const run = { ...place, stroke: colour, strokeWidth: 2.5 };
     const size = { width: loss.clientWidth, height: loss.clientHeight, marginTop: 10, marginBottom: 24, marginLeft: 46, marginRight: 14 };
     const ticks = Array.from({ length: data.epochs + 1 }, (_, epoch) => epoch * stepsOfEpoch);
+    const isLow = size.height < 120;
     const x = { domain: [0, steps], label: null, ticks, tickFormat: step => (step ? `${step}` : 'step 0') };
     loss.replaceChildren(Plot.plot({
       ...size, x,
-      y: { domain: [0, 2.6], label: null, grid: true, ticks: 5 },
+      y: { domain: [0, 2.6], label: null, grid: true, ticks: isLow ? [0, 1, 2] : 5 },
       marks: [
         Plot.line(points(oneDevice.losses), { ...place, stroke: 'var(--pst-color-text-muted)', strokeWidth: 5, strokeOpacity: 0.45 }),
         Plot.line(points(training.losses), run),
@@ -95,13 +96,13 @@
     const last = points(distances).slice(-1);
     distance.replaceChildren(Plot.plot({
       ...size, x,
-      y: { type: 'log', domain: [1e-9, 4], clamp: true, label: null, grid: true, ticks: [1e-8, 1e-6, 1e-4, 1e-2, 1], tickFormat: power },
+      y: { type: 'log', domain: [1e-9, 4], clamp: true, label: null, grid: true, ticks: isLow ? [1e-8, 1e-4, 1] : [1e-8, 1e-6, 1e-4, 1e-2, 1], tickFormat: power },
       marks: [
         Plot.line(limit, { ...place, stroke: 'currentColor', strokeDasharray: '4 4' }),
-        Plot.text(limit.slice(1), { ...place, text: () => 'rounding stays below', dy: -8, textAnchor: 'end' }),
+        Plot.text([limit[isLow ? 0 : 1]], { ...place, text: () => 'rounding stays below', dy: -8, textAnchor: isLow ? 'start' : 'end' }),
         Plot.line(points(distances.map(far => Math.max(far, 1e-9))), run),
         Plot.dot(last, { ...place, fill: colour, r: 4 }),
-        Plot.text(last, { ...place, text: ({ value }) => short(value), fill: colour, fontSize: 14, fontWeight: 600, dx: -4, dy: isWrong ? 14 : 16, textAnchor: 'end' }),
+        Plot.text(last, { ...place, text: ({ value }) => short(value), fill: colour, fontSize: 14, fontWeight: 600, dx: -4, dy: isWrong ? 14 : isLow ? -12 : 16, textAnchor: 'end' }),
       ],
     }));
   }

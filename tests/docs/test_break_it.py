@@ -134,6 +134,14 @@ def test_a_reader_breaks_it_by_keyboard_and_the_address_keeps_the_switches(addre
         expect(lost).to_be_checked()
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
+        charts, header = page.locator(".break-it-charts"), page.locator(".bd-header")
+        for mistake in (lost, page.get_by_role("checkbox", name="No seed")):
+            mistake.focus()  # by keyboard a switch comes into sight, and the charts stay there
+            expect(mistake).to_be_in_viewport(ratio=1)
+            expect(charts).to_be_in_viewport(ratio=1)
+            top, bottom = (part.bounding_box() for part in (charts, mistake))
+            assert top["y"] >= header.bounding_box()["height"]
+            assert bottom["y"] > top["y"] + top["height"] and top["height"] < 844 / 3
         assert page.evaluate(DRAWINGS) == 1
     with open_page(browser, offline=True) as page:
         page.on("pageerror", lambda error: errors.append(str(error)))
