@@ -279,6 +279,7 @@
   }
 
   function bring(element) {
+    asked = sections.includes(element) && element !== begunLast() ? element : null;
     element.scrollIntoView({ behavior: calm.matches ? 'instant' : 'smooth' });
   }
 
@@ -291,8 +292,8 @@
       return;
     }
     const card = openCard(); // it stops the story until it's answered
-    bring(card ?? document.getElementById('break-it'));
-    card?.querySelector('button').focus({ preventScroll: true });
+    bring(card);
+    card.querySelector('button').focus({ preventScroll: true });
   }
 
   function replay(name) {
@@ -318,9 +319,20 @@
       value.classList.toggle('differs', value.textContent !== DATA.runs[RIGHT].values[value.dataset.value]);
     }
     choice.value = run;
-    counter.textContent = `${ORDER.indexOf(step) + 1} of ${ORDER.length}`;
-    back.disabled = step === ORDER[0];
+    count();
     if (keeps) history.replaceState(null, '', `#${step}${run === RIGHT ? '' : `/${run}`}`);
+  }
+
+  /** Says which step it is, or why the next one doesn't come. */
+  function count() {
+    const at = ORDER.indexOf(step);
+    const isHeld = at + 1 < ORDER.length && !isReached(sections[at + 1]);
+    counter.textContent = isHeld ? 'Answer first, or show the answer' : `${at + 1} of ${ORDER.length}`;
+    for (const [button, ends, other] of [[back, ORDER[0], next], [next, ORDER.at(-1), back]]) {
+      const hadFocus = button === document.activeElement;
+      button.disabled = step === ends;
+      if (hadFocus && button.disabled) other.focus({ preventScroll: true });
+    }
   }
 
   /** Takes step and mistake of the address. */
@@ -328,6 +340,7 @@
     const [id, name = RIGHT] = location.hash.slice(1).split('/');
     if (!ORDER.includes(id) || !(name in DATA.runs)) return update(false, false);
     run = name;
+    asked = null;
     const target = sections.slice(0, ORDER.indexOf(id) + 1).filter(isReached).at(-1);
     step = target.id;
     update(false, false);
@@ -335,16 +348,23 @@
   }
 
   let observer;
+  let begun = new Set(); // sections whose first line is above the line
+  let asked = null; // the section that the page scrolls to, until it's there: those on the way aren't shown
+  const begunLast = () => sections.filter(section => begun.has(section)).at(-1) ?? sections[0];
+
   function watch() {
     observer?.disconnect();
+    asked = null;
     const top = Math.round(line());
     const padding = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) || 0;
     story.style.setProperty('--place', `${top - 0.08 * innerHeight - padding}px`); // where a step goes that is asked for
-    const begun = new Set();
+    begun = new Set();
     // All that is above the line, however far: so a jump over many steps is noticed, too.
     observer = new IntersectionObserver(entries => {
       for (const { isIntersecting, target } of entries) begun[isIntersecting ? 'add' : 'delete'](target);
-      enter((sections.filter(section => begun.has(section)).at(-1) ?? sections[0]).id);
+      if (asked && asked !== begunLast()) return;
+      asked = null;
+      enter(begunLast().id);
     }, { rootMargin: `1000000px 0px ${top - innerHeight}px 0px` });
     for (const section of sections) observer.observe(section);
   }
@@ -355,5 +375,13 @@
   figure.svg.getBoundingClientRect();
   figure.svg.classList.remove('set');
   addEventListener('hashchange', follow);
+  new MutationObserver(count).observe(story, { subtree: true, attributeFilter: ['hidden'] }); // an answer goes on with the story
+  for (const kind of ['wheel', 'touchmove', 'keydown']) {
+    addEventListener(kind, ({ key }) => { // a reader who scrolls takes over
+      if (!asked || key === 'Enter' || key === ' ') return;
+      asked = null;
+      enter(begunLast().id);
+    }, { passive: true });
+  }
   addEventListener('resize', watch);
 })();

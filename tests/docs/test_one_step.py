@@ -150,11 +150,14 @@ def test_two_predictions_stop_the_story_and_the_address_keeps_step_and_mistake(a
         now, cards = page.locator(".one-step .now"), page.locator(".prediction")
         expect(now).to_have_id("forward")
         follow = page.get_by_role("button", name="Next")
+        counter = page.locator(".one-step-controls > span")
+        expect(counter).to_have_text("Answer first, or show the answer")
         follow.focus()
         page.keyboard.press("Enter")
         expect(cards.first.get_by_role("button").first).to_be_focused()
         page.keyboard.press("Enter")
         expect(cards.first).to_contain_text("You predicted 1/3. It was 1/9.")
+        expect(counter).to_have_text("3 of 13")
         for step in ("losses", "losses"):
             follow.click()
             expect(now).to_have_id(step)
@@ -166,6 +169,9 @@ def test_two_predictions_stop_the_story_and_the_address_keeps_step_and_mistake(a
             expect(now).to_have_id(step)
             assert page.url.endswith(f"#{step}/not-divided")
             expect(page.locator(f"#{step}")).to_be_in_viewport()
+        expect(counter).to_have_text("13 of 13")
+        expect(follow).to_be_disabled()
+        expect(page.get_by_role("button", name="Back")).to_be_focused()
         expect(page.locator(".one-step [role=status]")).to_contain_text("Two promises. In place")
         page.get_by_role("button", name="Back").click()
         expect(now).to_have_id("update")
@@ -177,13 +183,40 @@ def test_two_predictions_stop_the_story_and_the_address_keeps_step_and_mistake(a
         expect(choice).to_have_value("not-divided")
         choice.select_option("right")
         assert page.url.endswith("#hop-2")
-        follow.focus()
         page.evaluate("document.getElementById('break-it').scrollIntoView()")  # far at once
         expect(now).to_have_id("equal")
         page.get_by_role("button", name="penalty unscaled").click()
         expect(now).to_have_id("losses")
         expect(page.locator("#losses .shown")).to_contain_text("plus the whole penalty")
         assert page.url.endswith("#losses/penalty-unscaled")
+
+
+# Clicks Next five times at once, and notes in `shown` which steps the figure shows.
+QUICK_CLICKS = """() => {
+  window.shown = [];
+  const look = () => {
+    const { id } = document.querySelector('.one-step .now');
+    if (id !== shown.at(-1)) shown.push(id);
+  };
+  new MutationObserver(look).observe(document.querySelector('.one-step-story'),
+    { subtree: true, attributes: true, attributeFilter: ['class'] });
+  const next = [...document.querySelectorAll('.one-step-controls button')][1];
+  for (let click = 0; click < 5; click += 1) { next.click(); look(); }
+}"""
+ARRIVED = "document.querySelector('.one-step .now').getBoundingClientRect().top < 0.4 * innerHeight"
+
+
+def test_quick_clicks_never_take_the_figure_back(address, browser):
+    with open_page(browser, offline=True) as page:
+        page.add_init_script(ANSWERED)
+        page.goto(address)
+        expect(page.locator(".one-step .now")).to_have_id("batch")
+        expect(page.get_by_role("button", name="Back")).to_be_disabled()
+        page.evaluate(QUICK_CLICKS)
+        page.wait_for_function(ARRIVED)
+        assert page.evaluate("shown") == STEPS[1:6]
+        page.keyboard.press("Home")  # and then the figure follows the reader's own scroll
+        expect(page.locator(".one-step .now")).to_have_id("batch")
 
 
 def test_chunks_fly_unless_the_reader_wants_no_motion(address, browser):
@@ -200,6 +233,14 @@ def test_chunks_fly_unless_the_reader_wants_no_motion(address, browser):
                 }"""
             )
             assert flown == flying, motion
+
+
+# The height of the figure's smallest letters on the screen.
+SMALLEST = """() => {
+  const svg = document.querySelector('.one-step svg');
+  const sizes = [...svg.querySelectorAll('text')].map(text => getComputedStyle(text).fontSize);
+  return Math.min(...sizes.map(parseFloat)) * svg.clientWidth / svg.viewBox.baseVal.width;
+}"""
 
 
 def test_the_page_is_accessible_pinned_on_a_phone_and_whole_without_a_script(address, browser):
@@ -220,6 +261,8 @@ def test_the_page_is_accessible_pinned_on_a_phone_and_whole_without_a_script(add
                 if width == 390:  # its words are below the figure, not under it
                     assert heading.bounding_box()["y"] > figure["y"] + figure["height"]
                     assert figure["height"] < height / 2
+                    expect(page.locator(".one-step-controls > span")).to_be_visible()
+                    assert page.evaluate(SMALLEST) >= 11
                 assert page.evaluate("document.documentElement.scrollWidth") == width
                 for theme in ("light", "dark"):
                     page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
