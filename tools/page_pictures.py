@@ -18,8 +18,9 @@ from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, RIGHT, WRONG, 
 from tools.measured_pages import Cells, read_tables
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-WIDTH = 480  # of a picture's own units; a phone shows 13 of them as 10 pixels
-SQUARES_IN_A_ROW, PITCH = 35, WIDTH / 35
+WIDTH = 480  # of a picture's own units; a phone shows 4 of them as 3 pixels
+SQUARES_IN_A_ROW, PITCH = 20, WIDTH / 20
+SIDE = 21.6  # of a square: 16 pixels on a phone, which a finger hits
 SHADES = {-4: 0.25, -3: 0.45, -2: 0.7, -1: 1.0}  # opacity by the power of ten of a difference
 DARK = {
     GROUND: "#14181e",
@@ -44,15 +45,15 @@ def zoo_picture(models: Cells) -> str:
         parts.append(_text(0, top + 14, f"{column.replace('`', '')}: {equal}", weight=600))
         for place, name in enumerate(sorted(cells, key=lambda name: _distance(cells[name]))):
             row, at = divmod(place, SQUARES_IN_A_ROW)
-            square = _square(at * PITCH, top + 22 + row * PITCH, cells[name])
+            square = _square(at * PITCH, top + 22 + row * PITCH, cells[name], SIDE)
             parts.append(_link(name, f"{name}: {cells[name]}", square))
         top += 36 + math.ceil(len(cells) / SQUARES_IN_A_ROW) * PITCH
-    legend = {"equal": 0, "off by 1e-04": 60, "off by 1e-03": 160, "off by 1e-02": 222}
-    legend |= {"off by 1e-01": 284, "stops": 346}
+    legend = {"equal": 0, "off by 1e-04": 72, "off by 1e-03": 188, "off by 1e-02": 258}
+    legend |= {"off by 1e-01": 328, "stops": 398}
     for cell, left in legend.items():
-        words = cell if left in (0, 60, 346) else cell.removeprefix("off by ")
-        parts += [_square(left, top, cell), _text(left + 17, top + 11, words.replace("e-0", "e-"))]
-    return _svg(top + 16, parts)
+        words = cell if left in (0, 72, 398) else cell.removeprefix("off by ")
+        parts += [_square(left, top, cell), _text(left + 17, top + 12, words.replace("e-0", "e-"))]
+    return _svg(top + 16, parts, letters=15)
 
 
 def benchmarks_picture(cases: Cells) -> str:
@@ -90,11 +91,12 @@ def _distance(cell: str) -> float:
     return float(number[1]) if number else math.inf
 
 
-def _square(left: float, top: float, cell: str) -> str:
-    side, far = 12, _distance(cell)
+def _square(left: float, top: float, cell: str, side: float = 12) -> str:
+    far = _distance(cell)
     place = f'x="{left:.1f}" y="{top:.1f}" width="{side}" height="{side}" rx="2"'
     if math.isinf(far):
-        cross = f"M{left + 3:.1f} {top + 3:.1f}l6 6m0 -6l-6 6"
+        edge, arm = side / 4, f"{side / 2:g}"
+        cross = f"M{left + edge:.1f} {top + edge:.1f}l{arm} {arm}m0 -{arm}l-{arm} {arm}"
         return (
             f'<rect {place} fill="{GROUND}" stroke="{WRONG.colour}"/>'
             f'<path d="{cross}" stroke="{WRONG.colour}"/>'
@@ -136,9 +138,11 @@ def _text(
     return f"<text {place} {look}>{escape(words)}</text>"
 
 
-def _svg(height: float, parts: list[str]) -> str:
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH * 1.25:g}" height="{height * 1.25:g}"'
-    font = 'font-family="Inter, system-ui, sans-serif" font-size="13"'
+def _svg(height: float, parts: list[str], letters: int = 13) -> str:
+    scale = 16 / letters  # where there's room, letters are as high as the page's
+    shown = f'width="{WIDTH * scale:g}" height="{height * scale:g}"'
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" {shown}'
+    font = f'font-family="Inter, system-ui, sans-serif" font-size="{letters}"'
     ground = f'<rect width="100%" height="100%" fill="{GROUND}"/>'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" class="measured" {size} {font}>'
     dark = "".join(

@@ -208,6 +208,12 @@ CUT_OFF = """[...document.querySelectorAll("div.cell_input pre, .pst-scrollable-
   .filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth)
   .map(part => part.innerText.slice(0, 80))"""
 
+# Code in a sentence that ends beyond the edge of a phone.
+CODE_CUT_OFF = """[...document.querySelectorAll(".bd-article :is(p, li, dt, dd, h1, h2, h3) code")]
+  .filter(code => code.checkVisibility() && !code.closest("table")
+    && [...code.getClientRects()].some(line => line.right > innerWidth))
+  .map(code => code.innerText)"""
+
 
 def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site, browser):
     wrong = []
@@ -222,12 +228,20 @@ def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site, browser):
             page.set_viewport_size({"width": 390, "height": 844})
             width = page.evaluate("document.documentElement.scrollWidth")
             wrong += [f"{name} is {width} px wide on a phone"] * (width > 390)
+            wrong += [f"{name} cuts off: {text}" for text in page.evaluate(CODE_CUT_OFF)]
+        for name in ("pitfalls", "glossary", "reference"):  # long, so axe-core would look for long
+            page.goto((site / "docs" / f"{name}.html").as_uri())
+            wrong += [f"{name} cuts off: {text}" for text in page.evaluate(CODE_CUT_OFF)]
         page.goto((site / "index.html").as_uri())
         wrong += page.evaluate(CUT_OFF)  # on a phone, too: each lesson is a card
         page.goto((site / "docs" / "zoo.html").as_uri())
         table = (ROOT / "docs" / "zoo.md").read_text()
         for says, words in {"equal": r"\| equal(?= \|)", "stopped": r"\| stops: "}.items():
             assert page.locator(f"td.is-{says}").count() == len(re.findall(words, table)) > 0
+        squares = page.locator(".measured a rect").evaluate_all(
+            "all => all.map(square => square.getBoundingClientRect().width)"
+        )
+        assert len(squares) > 100 and min(squares) >= 16  # a finger hits it
     assert wrong == []
 
 
