@@ -283,7 +283,9 @@ def test_what_is_printed_is_in_the_report_only_and_html_is_escaped(capsys):
     assert "<script>" not in html and "in `ticks`\n  below</pre>" in html
     assert "&lt;b&gt;bold &amp; odd&lt;/b&gt;" in html
     wrong = check(CHECK, mean_of_means)._repr_html_()
-    for part in ("not yet:</b> the mean", "yours:    0.00978181", "What this looks like"):
+    wrong = re.sub("<mark[^>]*>", "<mark>", wrong)
+    yours = "yours:    <mark>0.00978181</mark>"
+    for part in ("not yet:</b> the mean", yours, "What this looks like"):
         assert part in wrong
     odd = check(CHECK, lambda sums, counts: say("\udcff") or "\udcff")
     assert repr(odd).encode() and odd._repr_html_().encode()
