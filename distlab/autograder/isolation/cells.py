@@ -13,7 +13,6 @@ import functools
 import inspect
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -25,7 +24,7 @@ from distlab.course.results.failures import Failure, FailureKind, failure_of
 from distlab.source_lines import keep_lines
 
 _PART_OF_A_CELL = 1 / 6  # of the time of an answer, where a whole notebook runs
-_LEAST_SECS, _LOOK_SECS = 1.0, 0.2
+_LOOK_SECS = 0.5
 
 Cells = Sequence[tuple[str, str]]
 
@@ -55,20 +54,19 @@ def run_as_a_kernel(cells: Cells, names: dict[str, Any], limits: Limits) -> list
     Half of the time is for them, so that the other half is left for the answer. What they print is
     in the notebook, and counts for nothing here.
     """
-    left_out, left_secs = list[str](), limits.secs / 2
+    left_out, part = list[str](), limits.secs * _PART_OF_A_CELL
+    of_all = Deadline(limits.secs / 2, lambda: [os.getpid()])
     vars(distlab)["check"] = lambda *_, **__: None  # each is asked for in a process of its own
     for name, source in cells:
-        begin, most = time.monotonic(), min(limits.secs * _PART_OF_A_CELL, left_secs)
         try:
-            with _limited(most), _silent():
+            with _limited(part, of_all), _silent():
                 _run_code(_compiled(name, source), names)
-        except _TooLong:
-            left_out.append(f"{name} was left out after {most:.0f} seconds")
+        except _TooLong as ended:
+            left_out.append(f"{name} was left out after {ended}")
         except EOFError:
             left_out.append(f"{name} was left out where it asks for input")
         except BaseException:  # its output in the notebook says which
             pass
-        left_secs = max(left_secs - (time.monotonic() - begin), _LEAST_SECS)
     return left_out
 
 
@@ -83,16 +81,18 @@ def _silent() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _limited(secs: float) -> Iterator[None]:
-    """Raises `_TooLong` in a cell to which the machine has given so many seconds."""
+def _limited(secs: float, of_all: Deadline) -> Iterator[None]:
+    """Raises `_TooLong` in a cell once it, or all of them, had their time from the machine."""
     deadline = Deadline(secs, lambda: [os.getpid()])
 
     def look(*_: object) -> None:
         if deadline.has_passed():
-            raise _TooLong
+            raise _TooLong(f"{secs:.0f} seconds")
+        if of_all.has_passed():
+            raise _TooLong("the time of all cells was over")
 
     before = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, secs, _LOOK_SECS)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_SECS, _LOOK_SECS)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from distlab.course.results.failures import Failure, FailureKind
 Head = dict[str, Any]
 
 _LENGTHS = struct.Struct("!IQ")
-_MOST_LINES, _LONGEST, _MOST_PRINTED = 4, 600, 1000
+_MOST_LINES, _LONGEST, _MOST_PRINTED, _MOST_CELLS = 4, 600, 1000, 50
 
 
 class BadRecord(ValueError):
@@ -78,7 +78,7 @@ def left_out_of(head: Head) -> tuple[str, ...]:
     texts = head["left_out"]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadRecord("no texts")
-    return tuple(text[:_LONGEST] for text in texts[:_MOST_LINES])
+    return tuple(text[:_LONGEST] for text in texts[:_MOST_CELLS])
 
 
 def _failure(kind: str, error: str, lines: list[str]) -> Failure:
