@@ -2,7 +2,7 @@
 
     python benchmarks/label_curve.py --write      # about eight minutes on two cores
 
-Lesson 14 draws the result (`distlab/course/lesson_14_transfer_learning/figures.json`). The model
+Lesson 19 draws the result (`distlab/course/lesson_19_fine_tuning/figures.json`). The model
 and the tasks are the functions of the lesson's own cells. For each seed, one body is pretrained on
 the digits 0 to 4 and one on all ten digits. Then, for each number of labels a class, seven models
 learn the digits 5 to 9 on two replicas, which normalize by their own rows. Each takes 100 steps;
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import distlab as dl
-from distlab.course.lesson_14_transfer_learning.figures import RECORDED
+from distlab.course.lesson_19_fine_tuning.figures import RECORDED
 
-LESSON = Path(__file__).parents[1] / "distlab/course/lesson_14_transfer_learning/lesson.py"
+LESSON = Path(__file__).parents[1] / "distlab/course/lesson_19_fine_tuning/lesson.py"
 LABELS = (1, 3, 10, 30, 140)
 SEEDS = range(10)
 BATCH, STEPS = 16, 100
@@ -147,7 +147,7 @@ class Runs:
 
 
 def lesson_functions() -> SimpleNamespace:
-    """Returns all functions that the cells of lesson 14 define."""
+    """Returns all functions that the cells of lesson 19 define."""
     import keras
 
     names: dict[str, Any] = {"keras": keras, "np": np}

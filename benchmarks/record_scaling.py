@@ -1,4 +1,4 @@
-"""Records how a CNN and an all-reduce scale on this machine, for lesson 13.
+"""Records how a CNN and an all-reduce scale on this machine, for lesson 14.
 
     python benchmarks/record_scaling.py --machine "two cores of a shared server"
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 REPLICAS = (1, 2, 4)
-LESSON = Path(__file__).parents[1] / "distlab/course/lesson_13_performance"
+LESSON = Path(__file__).parents[1] / "distlab/course/lesson_14_scaling"
 OUT = LESSON / "recorded_scaling.json"
 
 
@@ -28,7 +28,7 @@ def measure(replicas: int) -> dict[str, Any]:
     import tensorflow as tf
 
     import distlab as dl
-    from distlab.course.lesson_13_performance.own_machine import measure_here
+    from distlab.course.lesson_14_scaling.own_machine import measure_here
 
     devices = dl.split_devices(replicas, kind="cpu")
     tf.get_logger().setLevel("ERROR")

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # With a Keras older than this, this notebook ends before the cell that holds this text: there its
 # `ModelParallel` raises, and the lesson shows what it makes.
-ENDS_EARLY, TEXT, NEEDED = "notebooks/16_choosing_a_strategy.ipynb", "ModelParallel(", (3, 15)
+ENDS_EARLY, TEXT, NEEDED = "notebooks/21_choosing_a_strategy.ipynb", "ModelParallel(", (3, 15)
 TOOLS = [
     "pytest",
     "pytest-xdist",

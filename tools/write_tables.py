@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from distlab.course.course_map import map_table, read_map, total_minutes
-from distlab.course.lesson_16_choosing_a_strategy.strategy_card import card_table
+from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table
 from tools import fit_questions
 from tools.page_pictures import pictures
 

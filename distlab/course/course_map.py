@@ -70,24 +70,44 @@ _LESSONS = {
             "How does a training run that was killed end with the same weights?",
         ),
     },
-    "Speed, choice and beyond": {
+    "What it costs": {
         "12_ring_all_reduce": (
             "Ring all-reduce",
             "How many bytes does each device send in an all-reduce?",
         ),
-        "13_performance": ("Performance", "When do more devices make training slower?"),
-        "14_transfer_learning": (
-            "Transfer learning",
-            "Which layers of a trained model do you train again?",
+        "13_step_cost": (
+            "What a step costs",
+            "How long should a step take, and why does it take longer?",
         ),
-        "15_tpu": ("TPUs", "What can your CPU tell you about a TPU?"),
-        "16_choosing_a_strategy": (
+        "14_scaling": ("Scaling", "When do more devices make training slower?"),
+    },
+    "Too large for one device": {
+        "15_fit_into_memory": (
+            "Fit the step into memory",
+            "The step does not fit: what do you drop?",
+        ),
+        "16_shard_everything": (
+            "Shard everything",
+            "Must every replica keep the same weights, gradients and state?",
+        ),
+        "17_pipelines": (
+            "Pipelines that run",
+            "In which order should the devices work?",
+        ),
+        "18_split_layer_and_text": (
+            "Split a layer, split a text",
+            "What do you do when one layer, or one text, is too large?",
+        ),
+    },
+    "In practice": {
+        "19_fine_tuning": (
+            "Fine-tune a large model",
+            "Which weights of a trained model do you train again?",
+        ),
+        "20_tpu": ("TPUs", "What can your CPU tell you about a TPU?"),
+        "21_choosing_a_strategy": (
             "Choose a strategy",
             "Which strategy fits your model and your machines?",
-        ),
-        "17_beyond_data_parallelism": (
-            "Beyond data parallelism",
-            "What do you do when the model does not fit on one device?",
         ),
     },
 }

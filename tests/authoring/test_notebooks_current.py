@@ -15,6 +15,6 @@ def test_no_stored_output_fails_its_own_comparison():
             output.get("text", "").count(" is NOT ") for output in outputs
         )
     assert len(failed) > 30
-    # Lesson 16 shows a count that is wrong on purpose, and its text says so.
-    expected = {"notebooks/16_choosing_a_strategy": 1}
+    # Lesson 21 shows a count that is wrong on purpose, and its text says so.
+    expected = {"notebooks/21_choosing_a_strategy": 1}
     assert {name: count for name, count in failed.items() if count} == expected

@@ -85,4 +85,4 @@ def test_the_course_is_in_order_and_every_lesson_states_its_minutes():
     assert set(without) <= {"00_start_here"}
     assert all(entry.exercise_minutes for entry in entries if entry.exercise)
     numbers = re.findall(r"^\| (\d\d) \|", map_table(entries), re.MULTILINE)
-    assert numbers == [f"{number:02}" for number in range(18)]
+    assert numbers == [f"{number:02}" for number in range(22)]

@@ -12,14 +12,14 @@ from distlab.course import view as view_module
 from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
 from distlab.course.lesson_12_ring_all_reduce.ring_schedule import all_reduce_steps, holdings
 from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
-from distlab.course.lesson_13_performance.published import (
+from distlab.course.lesson_14_scaling.published import (
     RESNET_101,
     VGG_16,
     hidden_share,
     model_of,
 )
-from distlab.course.lesson_13_performance.view import LATENCY_SECS, explore_cost
-from distlab.course.lesson_17_beyond_data_parallelism.view import explore_memory
+from distlab.course.lesson_14_scaling.view import LATENCY_SECS, explore_cost
+from distlab.course.lesson_18_split_layer_and_text.view import explore_memory
 from distlab.course.palette import GROUND, finish, replica
 from distlab.course.view import Choices, View
 from distlab.errors import InvalidArgument

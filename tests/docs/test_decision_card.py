@@ -1,11 +1,11 @@
-"""The card of lesson 16 decides the exercise's cases, and its page prints the same card."""
+"""The card of lesson 21 decides the exercise's cases, and its page prints the same card."""
 
 import itertools
 
 import pytest
 
-from distlab.course.lesson_16_choosing_a_strategy.checks import CHOOSE
-from distlab.course.lesson_16_choosing_a_strategy.strategy_card import (
+from distlab.course.lesson_21_choosing_a_strategy.checks import CHOOSE
+from distlab.course.lesson_21_choosing_a_strategy.strategy_card import (
     CARD,
     OTHERWISE,
     card_table,
@@ -112,5 +112,5 @@ def test_the_page_prints_the_card_that_the_lesson_draws():
     text = WITH_CARD.read_text(encoding="utf-8")
     assert with_card(text) == text
     assert all(question in card_table() for question, _ in CARD.values())
-    lesson = lesson_text("16_choosing_a_strategy")
-    assert "from distlab.course.lesson_16_choosing_a_strategy.strategy_card import" in lesson
+    lesson = lesson_text("21_choosing_a_strategy")
+    assert "from distlab.course.lesson_21_choosing_a_strategy.strategy_card import" in lesson

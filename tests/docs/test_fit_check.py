@@ -93,7 +93,7 @@ def site(tmp_path_factory):
     pages, built = base / "pages", base / "built"
     shutil.copytree(ROOT / "docs", pages / "docs")
     (pages / "notebooks").mkdir()
-    for stem in ("03_custom_training_loop", "16_choosing_a_strategy"):
+    for stem in ("03_custom_training_loop", "21_choosing_a_strategy"):
         shutil.copy(ROOT / "notebooks" / f"{stem}.ipynb", pages / "notebooks")
     command = [sys.executable, ROOT / "tools" / "site_pages.py", pages]
     subprocess.run(command, check=True, cwd=ROOT)

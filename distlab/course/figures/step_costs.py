@@ -1,4 +1,4 @@
-"""Figures of lesson 13 and `distlab bench`: parts of a step, times of an all-reduce, scaling.
+"""Figures of lesson 14 and `distlab bench`: parts of a step, times of an all-reduce, scaling.
 
 from distlab.course.figures.step_costs import draw_step_parts
 

@@ -218,7 +218,7 @@ for rank, mine in enumerate(chunks):
 
 # %% [markdown]
 # Both halves together are the ring all-reduce. You will meet each half alone in [lesson
-# 17](17_beyond_data_parallelism.ipynb): if rank r updates only the weights of its chunk, it needs
+# 18](18_split_layer_and_text.ipynb): if rank r updates only the weights of its chunk, it needs
 # the optimizer's state of that chunk only. The all-gather then sends new weights in place of sums.
 # This is the first stage of ZeRO, which saves the memory of large models.
 
@@ -373,7 +373,7 @@ dl.show("numbers of 102,400 that differ between ranks 0 and 1", differ)
 # alpha. Beta is the time of one byte, the inverse of the
 # [bandwidth](../docs/glossary.md#bandwidth). So a message of n bytes takes alpha + n · beta. A
 # route with k steps of such messages takes k (alpha + n · beta). Let us take a latency of 10 µs and
-# links of 10 GB/s, as an example. Lesson 13 measures both.
+# links of 10 GB/s, as an example. Lesson 14 measures both.
 
 # %%
 LATENCY_S, BYTES_PER_S = 10e-6, 10e9
@@ -700,7 +700,7 @@ recap()
 #
 # - [Exercise 12](../exercises/12_ring_all_reduce.ipynb): both halves in a different form, the
 #   choice of a route, and packing.
-# - [Lesson 13](13_performance.ipynb) measures latency and bandwidth, and predicts when more devices
+# - [Lesson 14](14_scaling.ipynb) measures latency and bandwidth, and predicts when more devices
 #   make training slower.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Baidu's ring all-reduce of 2017](https://github.com/baidu-research/baidu-allreduce) brought the

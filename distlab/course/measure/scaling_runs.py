@@ -117,7 +117,7 @@ def time_step(
 
 
 def small_cnn() -> Any:
-    """Returns the CNN of lesson 13, compiled: 28 x 28 pixels, two convolutions, 420,000 weights."""
+    """Returns the CNN of lesson 14, compiled: 28 x 28 pixels, two convolutions, 420,000 weights."""
     import keras
 
     layers = [

@@ -34,7 +34,7 @@ WITH_REPORT = {
     "07_mixed_precision",
     "09_multi_worker",
     "11_fault_tolerance",
-    "13_performance",
+    "14_scaling",
 }
 AMOUNT = re.compile(r"\b([Aa]bout|Change) (\d+|one) lines?\b|(line is|lines are) enough")
 VERDICT = re.compile(r"(?m)^(\w+): ([a-z ]+) \(([\d.]+) of ([\d.]+) points\)")

@@ -7,7 +7,7 @@ import pytest
 
 from distlab.course.figures.underflow import Lost, lost_in_float16
 from distlab.course.lesson_05_input_pipelines.figures import draw_overlap, recorded_splits
-from distlab.course.lesson_16_choosing_a_strategy.figures import FIELD
+from distlab.course.lesson_21_choosing_a_strategy.figures import FIELD
 
 
 def ends_of(axes):

@@ -13,11 +13,11 @@ from matplotlib.text import Text
 
 from distlab.course import palette
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
-from distlab.course.lesson_16_choosing_a_strategy.figures import Layout
-from distlab.course.lesson_16_choosing_a_strategy.strategy_card import CARD, OTHERWISE
-from distlab.course.lesson_17_beyond_data_parallelism.pipeline_schedule import pipeline_schedule
+from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
+from distlab.course.lesson_21_choosing_a_strategy.strategy_card import CARD, OTHERWISE
 from distlab.course.measure.bandwidth import AllReduceTime
 from distlab.course.measure.cost_model import CostModel
+from distlab.course.measure.pipeline_schedule import pipeline_schedule
 from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.step_split import StepSplit
 

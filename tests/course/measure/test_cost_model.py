@@ -6,7 +6,7 @@ from dataclasses import replace
 import keras
 import pytest
 
-from distlab.course.lesson_13_performance.published import (
+from distlab.course.lesson_14_scaling.published import (
     PUBLISHED,
     RESNET_50,
     RESNET_101,
@@ -15,7 +15,7 @@ from distlab.course.lesson_13_performance.published import (
     model_of,
     predicted_efficiency,
 )
-from distlab.course.lesson_13_performance.recorded import recorded_scaling
+from distlab.course.lesson_14_scaling.recorded import recorded_scaling
 from distlab.course.measure.bandwidth import AllReduceTime
 from distlab.course.measure.cost_model import CostModel, fit, relative_errors
 from distlab.course.measure.scaling_runs import MeasuredStep

@@ -5,12 +5,12 @@ from typing import get_args
 
 import pytest
 
-from distlab.course.lesson_17_beyond_data_parallelism.pipeline_schedule import (
+from distlab.course.measure.pipeline_schedule import (
     Work,
     idle_share,
     pipeline_schedule,
 )
-from distlab.course.lesson_17_beyond_data_parallelism.step_bytes import (
+from distlab.course.measure.step_bytes import (
     Optimizer,
     Precision,
     Sharding,

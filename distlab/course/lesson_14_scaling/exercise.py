@@ -1,0 +1,330 @@
+# %% [markdown]
+# # Exercise: performance
+#
+# This exercise follows [lesson 14](../notebooks/14_scaling.ipynb). You repair a stopwatch,
+# compute efficiencies, test a line on sizes that it has not seen, and find the number of replicas
+# beyond which a step gets slower. Then you write a report.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `step_timer` | repair a stopwatch with two mistakes | 8 | easy |
+# | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium |
+# | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium |
+# | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium |
+# | report `one_against_many` | one device against many, for a CNN | 15 | medium |
+# | your own model | measure it on your machine (no points) | 15 | open |
+#
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open the hint.
+
+# %%
+import numpy as np
+from IPython.display import display
+
+import distlab as dl
+from distlab.course.figures.step_costs import draw_spread, draw_step_parts
+from distlab.course.lesson_14_scaling.recorded import recorded_scaling
+from distlab.course.lesson_14_scaling.runs import scale_recorded
+from distlab.course.runs.outcomes import waits_for
+
+dl.show("points of the tasks", 12)
+dl.show("points of the report", 6)
+
+# %% [markdown]
+# ## Task 1: a stopwatch that lies
+#
+# `secs_per_step(step, wait, clock, calls)` should return the mean seconds of one step. Its result
+# is wrong in two ways, which pull it in opposite directions. Run the check before you change
+# anything, then repair it.
+#
+# - `step()` gives a compiled training step to a GPU. It returns as soon as the step is in the GPU's
+#   queue. The GPU takes its steps in order, one after the other.
+# - The very first call of `step` also traces the function. That should not count.
+# - `wait()` returns when all queued steps are done. `clock()` returns the time in seconds.
+# - `calls` is the number of steps that count. Take the mean over them. About 7 lines, when it is
+#   right.
+#
+# The check simulates the GPU and the clock, so it takes no time.
+#
+# <details><summary>Hint</summary>
+#
+# At which two moments is the clock read? Is the GPU idle at both of them?
+# </details>
+
+
+# %%
+# task: step_timer
+def secs_per_step(step, wait, clock, calls):
+    ### BEGIN SOLUTION
+    step()
+    wait()
+    start = clock()
+    for _ in range(calls):
+        step()
+    wait()
+    return (clock() - start) / calls
+    ### STUB
+    start = clock()
+    for _ in range(calls):
+        step()
+    return (clock() - start) / calls
+    ### END SOLUTION
+
+
+# %%
+dl.check("step_timer")
+
+# %% [markdown]
+# **Try next:** wait after every step instead of once at the end. The check accepts it. When would
+# this make a real training look slower than it is?
+#
+# <details><summary>Answer</summary>
+#
+# When steps are short. Python usually prepares the next step while the device computes this one. If
+# you wait after every step, the device is idle in that time, and so the clock counts it. With long
+# steps it hardly matters.
+# </details>
+
+# %% [markdown]
+# ## Task 2: what a benchmark reports
+#
+# Benchmarks report examples per second, and not all start at one replica: ImageNet in one hour
+# compares 256 GPUs with 8. Write `efficiencies(examples_per_sec, batch, replicas)` for such a
+# benchmark.
+#
+# - `examples_per_sec(n, global_batch)` returns what `n` replicas process together, with
+#   `global_batch` examples in each step.
+# - `replicas` is a list of counts. The **first** is the baseline, for example 8. Compare
+#   all others with it.
+# - `batch` is the global batch of the baseline. It is a multiple of every count.
+# - `efficiencies` returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for
+#   each count. The baseline has 1 in both, like replicas that lose nothing. About 7 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many examples per second does *one* replica of the baseline process? And one of `n`?
+# </details>
+
+
+# %%
+# task: efficiencies
+def efficiencies(examples_per_sec, batch, replicas):
+    ### BEGIN SOLUTION
+    first = replicas[0]
+
+    def for_each_replica(n, global_batch):
+        return examples_per_sec(n, global_batch) / n
+
+    base = for_each_replica(first, batch)
+    return {
+        "strong": [for_each_replica(n, batch) / base for n in replicas],
+        "weak": [for_each_replica(n, batch // first * n) / base for n in replicas],
+    }
+    ### END SOLUTION
+
+
+# %%
+dl.check("efficiencies")
+
+# %% [markdown]
+# **Try next:** an efficiency above 1 exists. A share of the data may fit into a processor's cache
+# where the whole batch does not. Which of the two kinds of scaling can show it?
+#
+# <details><summary>Answer</summary>
+#
+# Strong scaling. There each replica's share becomes smaller with more replicas, so at some count it
+# fits. In weak scaling the share always has the same size.
+# </details>
+
+# %% [markdown]
+# ## Task 3: alpha, beta and a test
+#
+# Write `fit_and_test(known, unseen)`.
+#
+# - Both are lists of pairs `(megabytes, milliseconds)`, one for each measured all-reduce.
+# - Fit a line `milliseconds = alpha + beta * megabytes` by least squares, as `np.polyfit` does it.
+#   Here alpha covers all rounds together. If it is below 0, return the best line whose alpha is 0.
+# - `fit_and_test` returns a dictionary with `"latency_ms"` (alpha), `"ms_per_mb"` (beta) and
+#   `"largest_error"`. That is the largest relative error of the line on the sizes that it was
+#   **not** fitted to: 0.2 if a prediction is 20 % too large, or 20 % too small, compared with what
+#   was measured. About 10 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which pairs may decide the line, and which only test it? `np.polyfit(sizes, times, 1)` returns
+# beta and alpha, in this order.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# If alpha is 0, the sum of squares of `times - beta * sizes` is smallest for
+# `beta = sizes @ times / (sizes @ sizes)`.
+# </details>
+
+
+# %%
+# task: fit_link
+def fit_and_test(known, unseen):
+    ### BEGIN SOLUTION
+    sizes, times = np.array(known).T
+    beta, alpha = np.polyfit(sizes, times, 1)
+    if alpha < 0:
+        alpha, beta = 0.0, sizes @ times / (sizes @ sizes)
+    sizes, times = np.array(unseen).T
+    errors = np.abs((alpha + beta * sizes) / times - 1)
+    return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": errors.max()}
+    ### END SOLUTION
+
+
+# %%
+dl.check("fit_link")
+
+# %% [markdown]
+# **Try next:** `polyfit` counts an error of 1 ms equally for a message of 1 ms and for one of
+# 100 ms. `distlab.course.measure.cost_model.fit` counts relative errors. Which line would you trust
+# for small messages?
+#
+# <details><summary>Answer</summary>
+#
+# The one with relative errors. Suppose that the message of 100 ms is measured 2 % too long. For
+# `polyfit` these 2 ms are a large error, so it tilts the line, and alpha moves, too. But alpha is
+# what decides the time of a small message.
+# </details>
+
+# %% [markdown]
+# ## Task 4: the fastest step
+#
+# In strong scaling the global batch stays, so each replica computes less and less, and at some
+# number of replicas a step gets slower again. Write `fastest(compute_ms, latency_ms, gradient_mb,
+# mb_per_ms, counts)`.
+#
+# - `compute_ms` is how long one replica computes on the whole global batch. The replicas share it
+#   equally, and each has a device of its own.
+# - A ring all-reduce follows the compute, and nothing overlaps. Each round has a latency of
+#   `latency_ms`. Each replica has `gradient_mb` megabytes to add, and a link moves `mb_per_ms`
+#   megabytes in a millisecond.
+# - `counts` is a list of numbers of replicas. `fastest` returns two values: the count with the
+#   fastest step, and the milliseconds of that step. About 8 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many rounds has a ring of `n` replicas, and how many megabytes does one link carry in all of
+# them? [Lesson 12](../notebooks/12_ring_all_reduce.ipynb) counts both.
+# </details>
+
+
+# %%
+# task: predict_knee
+def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
+    ### BEGIN SOLUTION
+    def step_ms(n):
+        rounds = 2 * (n - 1)
+        return compute_ms / n + rounds * (latency_ms + gradient_mb / n / mb_per_ms)
+
+    best = min(counts, key=step_ms)
+    return best, step_ms(best)
+    ### END SOLUTION
+
+
+# %%
+dl.check("predict_knee")
+
+# %% [markdown]
+# **Try next:** halve the latency, or double the bandwidth instead. Which of the two moves the
+# fastest step to more replicas, and which one makes it much faster?
+#
+# <details><summary>Answer</summary>
+#
+# Take 400 ms of compute, 0.02 ms of latency, 100 MB and 10 MB per ms, and any number of replicas.
+# The fastest step is at 97 replicas and takes 28 ms, of which 20 ms are bytes. Half the latency
+# moves it to 138 replicas, for 25.5 ms. Twice the bandwidth moves it only to 99, for 17.9 ms: the
+# bytes cost nearly the same on any number of replicas.
+# </details>
+
+# %% [markdown]
+# ## Your report: one device against many
+#
+# The CNN of the lesson was recorded on 1, 2 and 4 replicas of one machine. Your `efficiencies` of
+# task 2 now gets the CNN's images per second, for 64 images in a step (strong) and on each replica
+# (weak). Each mark is the median of a step, and the band behind it is its middle half: half of
+# all blocks were between its ends.
+
+# %%
+# report: one_against_many
+with waits_for("efficiencies"):
+    scaled = scale_recorded(efficiencies)
+    display(draw_spread(scaled.steps, scaled.efficiency))
+    display(draw_step_parts(scaled.steps["strong"]))
+    dl.show("recorded on", recorded_scaling().machine)
+
+# %% [markdown]
+# <!-- report: one_against_many -->
+# A person reads this, with the pictures above. Answer each question below it in two to four
+# sentences, and name numbers that you see.
+#
+# **1. Between which steps is there a difference that you would report, and between which would you
+# report none? Say how you decide.**
+#
+# <!-- BEGIN SOLUTION -->
+# I report a difference if the bands do not overlap. In strong scaling the step of 4 replicas takes
+# 11 ms and the step of one 5 ms, and their bands lie apart. The bands of 1 and 2 replicas overlap
+# at about 6 ms. There I would report neither a speedup nor a slowdown, and measure longer blocks in
+# turns on a quiet machine first. In weak scaling no bands overlap: the first ends at 6.1 ms, the
+# second goes from 8.9 to 9.4 ms, and the third starts at 17.9 ms.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. In strong scaling, which parts grow from 1 to 2 replicas, and which from 2 to 4, by about how
+# many milliseconds? What on this machine could explain the difference?**
+#
+# <!-- BEGIN SOLUTION -->
+# From 1 to 2 replicas only the communication grows, by about 1 ms. From 2 to 4 the compute grows by
+# about 3 ms and the communication by about 1 ms. The replicas share two cores, and every replica
+# adds what is not divided: it starts its own operations and updates all 420,000 weights. One
+# replica probably does not keep both cores busy all the time, so a second one can use the rest. A
+# third and a fourth find both cores busy. The all-reduce has 2 rounds on 2 replicas and 6 on 4.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. The 64 images move to 4 machines with one such processor each. Compared with the step of
+# one replica, which part of the compute becomes shorter, and which stays as it is? Which other part
+# of the step could become longer?**
+#
+# <!-- BEGIN SOLUTION -->
+# Each replica then computes 16 images on cores of its own, so the part that depends on the examples
+# falls to a quarter. What a replica does in every step stays. The all-reduce goes through a network
+# whose latency and bandwidth are worse than those of one memory, so I would measure it before I
+# promise a speedup.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+
+# %% [markdown]
+# ## Your own model
+#
+# This task has no check. Write a file `train.py` with two functions: `build()` returns your
+# compiled Keras model, and `data(batch_size)` returns a `tf.data.Dataset` of batches `(x, y)`. Then
+# run this in a terminal, in the folder of the file:
+#
+# ```
+# distlab bench train.py --replicas 1 2 4 --batch 64 --plot scaling.png
+# ```
+#
+# Each number of replicas runs in a process of its own. You get the efficiency of strong and weak
+# scaling, and the parts of each step.
+#
+# 1. Which part is the largest on one replica? What would you change first?
+# 2. Which part grows with the replicas? Which of the differences are larger than their spread?
+# 3. Write down what you expect with twice the batch, before you measure it.
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Lesson 14](../notebooks/14_scaling.ipynb), if a check sent you back to it.
+# - [Lesson 19](../notebooks/19_fine_tuning.ipynb) starts from a trained model.
+# - [The glossary](../docs/glossary.md) explains the terms.
