@@ -56,7 +56,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
 	support-matrix zoo fit-check random-models random-steps as-on-gpus tables \
-	bench chaos full-marks mutants versions newest oldest format docs figures map constraints clean
+	training-cost bench chaos full-marks mutants versions newest oldest format docs figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -222,6 +222,9 @@ zoo: env  ## train every model family of the zoo on one device and on replicas, 
 
 fit-check: env  ## run every combination of answers of "Is your fit right?", and write docs/fit_check.md
 	$(call stage,fit check,$(PY) tools/fit_check.py --write)
+
+training-cost: env  ## predict published training runs, print every miss, and write docs/training_cost.md
+	$(call stage,training cost,$(PY) tools/training_cost_page.py --write)
 
 bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
 	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)

@@ -30,6 +30,7 @@ SECTIONS = {
         "docs/two_machines": "To two machines",
         "docs/engines": "Beyond one machine",
         "docs/benchmarks": "Benchmarks",
+        "docs/training_cost": "Published runs, predicted",
     },
     "Set up and teach": {
         "docs/install": "Install",

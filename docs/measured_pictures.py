@@ -11,7 +11,7 @@ from typing import Any
 
 from docutils import nodes
 
-PICTURES = ("zoo.svg", "benchmarks.svg")
+PICTURES = ("zoo.svg", "benchmarks.svg", "training_cost.svg")
 
 
 def _put_in(app: Any, doctree: nodes.document) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of docs/zoo.md and docs/benchmarks.md: SVG, drawn from the tables of these pages.
+"""The pictures of measured pages, as SVG: docs/zoo.md, docs/benchmarks.md, docs/training_cost.md.
 
 What stands for a cell is a link to the cell's row, which works where the site puts the picture into
 its page (`docs/measured_pictures.py`). The colours follow the page's theme or, alone, the reader's.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -33,6 +34,7 @@ DARK = {
 }
 AXIS = 172  # where the benchmarks' axis begins
 SLOWEST, FASTEST = 0.9, 8.0  # and the speeds at its ends
+STRIPS, STRIP = 160, 24  # where the axis of errors begins, and how high a strip is
 
 
 def zoo_picture(models: Cells) -> str:
@@ -75,6 +77,29 @@ def benchmarks_picture(cases: Cells) -> str:
             top += 18
         top += 12
     return _svg(top - 10, parts)
+
+
+def strips_picture(errors: Mapping[str, Sequence[float]]) -> str:
+    """A dot for each prediction, in a strip for each group: how far it is from the measured one."""
+    labels = {-0.5: "-50 %", -0.25: "-25 %", 0.0: "measured", 0.25: "+25 %", 0.5: "+50 %"}
+    parts = [_text(_error_at(error), 12, words, "middle") for error, words in labels.items()]
+    for place, (group, values) in enumerate(errors.items()):
+        top = 24 + place * STRIP
+        parts.append(_text(STRIPS - 8, top + 15, group, "end"))
+        for error in labels:
+            colour = PALE if error else REFERENCE
+            parts.append(_line(_error_at(error), top, _error_at(error), top + STRIP, colour))
+        for count, value in enumerate(values):
+            far = abs(value) > 0.25
+            height = top + 4 + 14 * (count * 0.618 % 1)  # spreads them, the same way each time
+            look = f'r="2.5" fill="{WRONG.colour if far else category(0).colour}" opacity="0.7"'
+            parts.append(f'<circle cx="{_error_at(value):.1f}" cy="{height:.1f}" {look}/>')
+    return _svg(30 + STRIP * len(errors), parts)
+
+
+def _error_at(error: float) -> float:
+    """Where an error is on the axis of strips; what is beyond its ends is at them."""
+    return STRIPS + (min(max(error, -0.6), 0.6) + 0.6) / 1.2 * (WIDTH - STRIPS - 6)
 
 
 def _link(row: str, words: str, shapes: str) -> str:
