@@ -10,6 +10,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.course.checks.registry import checks_of
 from distlab.course.lesson_02_batch_scaling import runs as batch_sweeps
+from distlab.course.lesson_02_batch_scaling.published_batches import fit_bend, published_runs
 from distlab.course.lesson_02_batch_scaling.runs import train_many
 from tests.support.lesson_checks import (
     assert_feedback_says,
@@ -193,3 +194,19 @@ def test_no_warm_up_saves_a_batch_of_256():
     for warm_up in ({}, {"warmup_epochs": 2, "warmup_from": 0.05}):
         runs = train_many(256, rates=(1.6,), epochs=16, seeds=3, **warm_up)
         assert np.isnan(runs.steps_to(0.95)).all(), warm_up
+
+
+def test_a_line_predicts_the_largest_published_batch_of_four_models_and_not_of_two():
+    missed = {}
+    for model, runs in published_runs().items():
+        *others, largest = sorted(runs)
+        bend = fit_bend({batch: runs[batch] for batch in others})
+        missed[model] = abs(bend.examples(largest) / runs[largest] - 1)
+        assert max(abs(fit_bend(runs).examples(each) / runs[each] - 1) for each in runs) < 0.15
+    far = {model for model, error in missed.items() if error > 0.08}
+    assert far == {"RetinaNet", "Llama 2 70B, LoRA"} and min(missed[each] for each in far) > 0.15
+
+
+def test_a_bend_is_found_where_it_is():
+    bend = fit_bend({batch: 1000.0 * (1 + batch / 50) for batch in (10, 40, 200)})
+    assert (bend.fewest, bend.batch) == pytest.approx((1000, 50))

@@ -320,7 +320,7 @@ NOISE = Check(
     hint='small = context.all_reduce("MEAN", tf.reduce_sum(gradient**2)). The global gradient is '
     'context.all_reduce("MEAN", gradient), and big is its squared norm. b = per_replica, B = b * '
     "replicas: noise = (small - big) / (1 / b - 1 / B), signal = (B * big - b * small) / (B - b).",
-    revisit='"How noisy is a gradient?" in lesson 02',
+    revisit='"Extra: How noisy is a gradient?" in lesson 02',
     mistakes=(
         Observed("own_norm", lambda given, out: not out["same"]).feedback(
             "You used each replica's own gradient without the others, so the replicas return "

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distlab.course.lesson_02_batch_scaling.published_batches import fit_bend
 from distlab.course.palette import (
     ONE_DEVICE,
     REFERENCE,
+    add_legend,
     category,
     finish,
     label_axes,
@@ -71,6 +73,36 @@ def draw_steps(steps: Values, *, lines_from: Sequence[str]) -> Figure:
         title="Past some batch, twice as large no longer means half the steps",
         alt="Steps to 95 % validation accuracy against the global batch, on logarithmic axes, as "
         f"means over seeds. {'; '.join(captions)}. Lines fall as 1 / batch {', and '.join(words)}.",
+    )
+
+
+def draw_bends(runs_by_model: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draws each model's training to the same quality, in units of its own bend and fewest."""
+    figure, axes = panels(height=3.4)
+    words = []
+    for number, (model, runs) in enumerate(runs_by_model.items()):
+        bend = fit_bend(runs)
+        shares = [batch / bend.batch for batch in runs]
+        times = [amount / bend.fewest for amount in runs.values()]
+        look = category(number).line() | {"linestyle": "none"}
+        look |= {"markerfacecolor": "none"} if number > 3 else {}  # there are four looks
+        axes.plot(shares, times, label=model, **look)
+        words.append(
+            f"{model}, bend at {bend.batch:,.0f}: {min(times):.1f} to {max(times):.1f} times at "
+            f"{min(shares):.2f} to {max(shares):.1f} of it"
+        )
+    line = np.geomspace(0.02, 4, 60)
+    axes.plot(line, 1 + line, color=REFERENCE, linewidth=1)
+    axes.annotate("1 + batch / bend", (3.2, 4.6), fontsize=9, ha="right")
+    axes.set_xscale("log")
+    axes.set_xticks([0.03, 0.1, 0.3, 1, 3], ["0.03", "0.1", "0.3", "1", "3"])
+    label_axes(axes, x="batch, as a multiple of the model's bend", y="training, fewest = 1")
+    add_legend(axes)
+    return finish(
+        figure,
+        title="Six models, one curve: past the bend, batches repeat work",
+        alt="Training to the target quality against the batch, each in units of the model's own "
+        f"bend. {'; '.join(words)}. All lie near the curve 1 + batch / bend.",
     )
 
 

@@ -21,9 +21,9 @@
 # - scale a learning rate by a rule, and warm it up,
 # - compare batch sizes fairly: at equal epochs and at equal accuracy, with several seeds, and with
 #   a learning rate that was not chosen on the test digits,
-# - estimate from a few gradients how large a batch can usefully be.
+# - say up to which batch more replicas save time, for a model that somebody else trained, too.
 #
-# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
+# **Time:** about 55 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
 # Keras `compile` and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -458,7 +458,101 @@ for step in (0, 8, 16, 100):
 # </details>
 
 # %% [markdown]
-# ## How noisy is a gradient?
+# ## The same bend in models that cost millions
+#
+# Our network has 2,410 weights, so you may wonder whether anything here survives in BERT or Llama.
+# MLPerf lets you look: for its benchmarks it
+# [publishes](https://github.com/mlcommons/logging/tree/master/mlperf_logging/rcp_checker) how much
+# training reaches the target quality with batches of many sizes, each with settings that somebody
+# tuned for that batch. Every point is the mean of 10 to 28 full trainings.
+#
+# If the steps bend as ours did, a batch of $b$ needs $S\,(1 + B_\text{bend}/b)$ of them, where $S$
+# is the fewest that any batch can reach. Multiply by $b$, and the examples are a straight line in
+# the batch: $S\,(b + B_\text{bend})$. So two numbers describe a model, and two trainings would be
+# enough to find them.
+
+# %%
+from distlab.course.lesson_02_batch_scaling.published_batches import fit_bend, published_runs
+
+runs_by_model = published_runs()
+bert = runs_by_model["BERT"]
+dl.show("BERT, millions of examples with a batch of 256", bert[256] / 1e6, digits=1)
+
+# %% tags=["predict"]
+bert_guess = dl.predict(
+    "BERT's largest batch has 16,384 examples, 64 times as many. How many examples does it need to "
+    "reach the same quality?",
+    ["about as many", "about twice as many", "about eight times as many", "64 times as many"],
+)
+
+# %%
+more = bert[16_384] / bert[256]
+dl.show("BERT, a batch of 16,384 needs as many times the examples", more, digits=1)
+
+# %% tags=["reveal"]
+kinds = {1: "about as many", 2: "about twice as many", 8: "about eight times as many"}
+bert_guess.reveal(
+    kinds[min(kinds, key=lambda times: abs(times - more))],
+    {
+        "about as many": "That would be free scaling: 64 times fewer steps. It's nearly so up to "
+        "4,096, where BERT needs a tenth more.",
+        "about twice as many": "So 64 times the batch saves all but a thirtieth of the steps. "
+        "Twice the examples is what the bend means, and BERT's lies near 13,000.",
+        "about eight times as many": "That would be so far behind the bend, where each further "
+        "doubling of the batch nearly doubles the examples.",
+        "64 times as many": "Then the number of steps wouldn't fall at all, and a batch of 256 "
+        "would have been as good. You'd have to be far past the bend for that.",
+    },
+)
+
+# %% [markdown] tags=["after-reveal"]
+# Now put six models into one figure, each measured in its own bend: the batch as a share of it, and
+# the training as a multiple of what a tiny batch needs.
+
+# %% tags=["after-reveal"]
+from distlab.course.lesson_02_batch_scaling.figures import draw_bends
+
+draw_bends(runs_by_model)
+
+# %% [markdown] tags=["after-reveal"]
+# Six models, from an image classifier to a Llama of 70 billion parameters, lie near a single curve,
+# although their bends are a thousand times apart: at 40 examples for a fine-tuned Llama, and at
+# 47,000 for ResNet-50. So there's no batch size that is too large for everybody, but there is one
+# for your model, and two or three trainings tell you where.
+#
+# How far can you trust such a line? Leave out each model's largest batch, fit the rest, and predict
+# it:
+
+# %% tags=["after-reveal"]
+for model, runs in runs_by_model.items():
+    *others, largest = sorted(runs)
+    guessed = fit_bend({batch: runs[batch] for batch in others}).examples(largest)
+    dl.show(f"{model}, its batch of {largest:,} (%)", 100 * (guessed / runs[largest] - 1), digits=0)
+
+# %% [markdown] tags=["after-reveal"]
+# Four of the six are within 8 %. The two that fail were asked about a batch three times as large as
+# their bend, farther out than any point behind the line. So if you order hardware by such a line,
+# train once near the batch that you're going to use.
+#
+# | you have | do this |
+# |---|---|
+# | more replicas, batch well below the bend | scale the batch, and the rate by the rule; warm up |
+# | more replicas, batch at the bend | keep the global batch: each replica gets fewer examples |
+# | still more replicas | train several seeds or settings side by side, or a larger model |
+#
+# > **Takeaway.** A batch at the bend costs twice the examples. Below it, more replicas save time;
+# > beyond it they mostly repeat work.
+#
+# <details><summary>Fine print</summary>
+#
+# Each point was tuned by somebody else, and quality is tested only every so often, so the amounts
+# are coarse. ResNet-50 and RetinaNet count epochs, the others examples, and an example of Llama's
+# is a long sequence: if you compare language models, compare tokens. One device gains from a larger
+# batch as well, because it's busier, so fill one device before you add replicas.
+# </details>
+
+# %% [markdown]
+# ## Extra: How noisy is a gradient?
 #
 # Can you know where the bend is without a sweep? [McCandlish et
 # al.](https://arxiv.org/abs/1812.06162) compare two things: how much the gradients of single
@@ -559,45 +653,13 @@ noise_guess.reveal(
 # in different directions. So large batches help most at the end of training, and least at the
 # beginning. That is one reason to let the batch grow with time.
 #
-# In the paper's model, a batch of $b$ needs $S\,(1 + B_\text{bend}/b)$ steps, where $S$ is the
-# fewest steps that any batch can reach. The six points of the best rate lie near $50\,(1 + 54/b)$,
-# within about 10 %. This bend at 54 lies between the average noise scales of the first weights
-# (about 35) and of the last ones (about 180). The five seeds differ by a factor of 2 to 3, and the
-# formula assumes equal curvature in all directions. So **tens to hundreds, and not thousands** is
-# what you learn, from five training runs with ten more epochs of gradients, in place of the sweep's
+# Above, a batch of $b$ needed $S\,(1 + B_\text{bend}/b)$ steps. The six points of the best rate
+# lie near $50\,(1 + 54/b)$, within about 10 %. This bend at 54 lies between the average noise
+# scales of the first weights (about 35) and of the last ones (about 180). The five seeds differ by
+# a factor of 2 to 3, and the formula assumes equal curvature in all directions. So **tens to
+# hundreds, and not thousands** is what you learn, from five training runs with ten more epochs of gradients, in place of the sweep's
 # 360 training runs. The paper finds tens of thousands for ImageNet, and millions for agents that
 # play Dota 2.
-
-# %% [markdown]
-# ## What it saves in time
-#
-# Suppose that adding replicas costs nothing. Then a step with any number of replicas takes as long
-# as a step with 8 digits on one device, and the time follows the number of steps. On one device a
-# step takes longer if the batch grows. These step times were recorded once, with the loop of
-# `train_many` on one CPU core, and you can record them on your machine with
-# `python -m distlab.course.lesson_02_batch_scaling.step_times`.
-
-# %%
-from distlab.course.lesson_02_batch_scaling.step_times import recorded_step_times
-
-step_secs = recorded_step_times()
-milliseconds = {
-    "ideal replicas": {b: 1000 * step_secs[8] * n for b, n in steps["best rate"].items()},
-    "one device": {b: 1000 * step_secs[b] * n for b, n in steps["best rate"].items()},
-}
-draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
-
-# %% [markdown]
-# Ideal replicas gain little past the bend: 32 of them are hardly faster than 16, and cost almost
-# twice as much. A real all-reduce adds to that. One device gains from a larger batch as well: up to
-# 128 the steps fall faster than the time of a step grows, and at 256 they no longer do. So **fill
-# one device first. Add replicas only if one full device is still below the bend.**
-#
-# | you have | do this |
-# |---|---|
-# | more replicas, batch below the bend | scale the batch, and the rate by the rule; warm up |
-# | more replicas, batch at the bend | keep the global batch: each replica gets fewer examples |
-# | still more replicas | train several seeds or settings side by side, or a larger model |
 
 # %% [markdown]
 # <details><summary>In PyTorch and JAX</summary>
