@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from distlab.course.course_map import read_map
+from distlab.course.course_map import in_minutes, read_map
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,6 +59,7 @@ def _add(app: Any, page: str, template: str, context: dict[str, Any], doctree: A
         parts.setdefault(entry.part, []).append(entry)
     there = app.env.found_docs
     context["course_parts"] = parts
+    context["in_minutes"] = in_minutes
     context["site_sections"] = {
         name: {page: title for page, title in pages.items() if page in there}
         for name, pages in SECTIONS.items()

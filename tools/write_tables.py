@@ -1,6 +1,6 @@
 """Writes what comes from code or tables: the course's map, two cards and two pictures.
 
-python tools/write_tables.py             # `make map`; the notebooks say how many minutes
+python tools/write_tables.py             # `make map`, after `make notebooks`: it counts minutes
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ def with_map(text: str) -> str:
     entries = read_map(ROOT)
     available = sum(bool(entry.lesson) for entry in entries)
     coming = len(entries) - available
-    lessons, exercises = (f"{round(minutes / 30) / 2:g}" for minutes in total_minutes(entries))
+    (low, high), exercises = total_minutes(entries)
+    low_hours, high_hours, hours = (f"{round(some / 30) / 2:g}" for some in (low, high, exercises))
     counted = f"{available} lessons."
     if coming:
         verb = "is" if coming == 1 else "are"
         counted = f"{available} lessons are here, and {coming} {verb} coming."
     return replace_between(
         ("<!-- map of the course -->\n", "\n<!-- end of the map -->"),
-        f"{counted} The notebooks estimate about {lessons} hours for the lessons and "
-        f"{exercises} hours for the exercises; no class has been timed yet.\n\n"
+        f"{counted} By their words and lines of code, the lessons take {low_hours} to {high_hours} "
+        f"hours, the second with all folds open. We estimate {hours} hours for the exercises; no "
+        "class has been timed yet.\n\n"
         f"{map_table(entries)}",
         text,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from distlab.authoring.minutes import count_minutes, fill_minutes
 from distlab.authoring.nbgrader import mark_cells
 from distlab.authoring.prediction_cells import fold_cells
 from distlab.course.checks.registry import checks_of, reports_of
@@ -136,20 +137,27 @@ def draft_page(page: Page) -> Draft:
         if not cell.source.strip():
             raise _refused(page, line, "an empty cell", "fill the cell, or take it out")
         # jupytext notes for itself how the text was laid out; that is not the notebook's.
-        notes = {key: cell.metadata[key] for key in cell.metadata if key != "lines_to_next_cell"}
+        kept = {key: cell.metadata[key] for key in cell.metadata if key != "lines_to_next_cell"}
         new = v4.new_code_cell if cell.cell_type == "code" else v4.new_markdown_cell
-        cells.append(new(cell.source, metadata=notes, id=f"{page.stem}-{index + 1:03}"))
+        cells.append(new(cell.source, metadata=kept, id=f"{page.stem}-{index + 1:03}"))
         parts.append(pieces)
     _pair_reports(names, page)
+    notes: dict[str, Any] = {}
+    if page.edition == "lesson":
+        counted = count_minutes(cells)
+        fill_minutes(cells, counted)
+        notes = counted.notes()
     fold_cells(cells)
     if page.edition == "exercise":
         places = [f"{page.source}, line {line}" for line in lines]
         mark_cells(cells, points_of=page.points, places=places)
-    notebook = v4.new_notebook(cells=cells, metadata=_metadata(page, text), nbformat_minor=5)
+    metadata = _metadata(page, text)
+    metadata["distlab"] |= notes
+    notebook = v4.new_notebook(cells=cells, metadata=metadata, nbformat_minor=5)
     return Draft(notebook, tuple(lines), tuple(parts))
 
 
-def _metadata(page: Page, text: str) -> dict[str, dict[str, str]]:
+def _metadata(page: Page, text: str) -> dict[str, dict[str, Any]]:
     digest = hashlib.sha256(f"{FORMAT_VERSION}\n{page.edition}\n{text}".encode()).hexdigest()
     return {
         "distlab": {"sha256": digest, "source": page.source},

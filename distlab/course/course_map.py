@@ -2,14 +2,14 @@
 
     print(map_table(read_map(shipped_root())))        # the table of README and of the site
 
-Titles and questions are kept here. Minutes are read from the notebooks, where a reader sees them,
-so that there is one place for them. Lessons that are not there yet are on the map, and marked.
+Titles and questions are kept here. A lesson's minutes are in its notebook's metadata, where the
+builder counts them, and those of a task in the exercise's table. Lessons that are not there yet
+are on the map, and marked.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +123,9 @@ class MapEntry:
         title: Its title, as "Many workers".
         question: The question that it answers.
         lesson: The lesson's path in the course's folder; "" if the lesson is not there yet.
-        lesson_minutes: The minutes that the lesson states; None if it states none.
+        lesson_minutes: How long the lesson takes, with all folds closed and with all of them open,
+            without its extra sections; None if it was not built.
+        extra_minutes: The same of its extra sections; None if it has none.
         exercise: The exercise's path; "" if there is none.
         exercise_minutes: The sum of the minutes that the exercise states for its tasks.
         tasks: How many tasks the exercise has, the reports included.
@@ -134,7 +136,8 @@ class MapEntry:
     title: str
     question: str
     lesson: str = ""
-    lesson_minutes: int | None = None
+    lesson_minutes: tuple[int, int] | None = None
+    extra_minutes: tuple[int, int] | None = None
     exercise: str = ""
     exercise_minutes: int | None = None
     tasks: int = 0
@@ -188,26 +191,36 @@ def map_table(entries: Sequence[MapEntry]) -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 
-def total_minutes(entries: Sequence[MapEntry]) -> tuple[int, int]:
-    """Returns the minutes of all lessons, and of all exercises, that are there."""
-    lessons = sum(entry.lesson_minutes or 0 for entry in entries)
-    return lessons, sum(entry.exercise_minutes or 0 for entry in entries)
+def total_minutes(entries: Sequence[MapEntry]) -> tuple[tuple[int, int], int]:
+    """Returns the minutes of all lessons, with folds closed and open, and of all exercises."""
+    stated = [entry.lesson_minutes or (0, 0) for entry in entries]
+    low, high = (sum(minutes) for minutes in zip(*stated, strict=True))
+    return (low, high), sum(entry.exercise_minutes or 0 for entry in entries)
+
+
+def in_minutes(minutes: tuple[int, int] | int | None) -> str:
+    """Returns 30 and 40 with a dash between them and the unit, or 30 with its unit, or ""."""
+    if isinstance(minutes, tuple):
+        return f"{minutes[0]}\u2013{minutes[1]}\u00a0min"
+    return f"{minutes}\u00a0min" if minutes else ""
 
 
 def _lesson_cell(entry: MapEntry) -> str:
     if not entry.lesson:
         return f"{entry.title} ({COMING})"
-    return f"[{entry.title}]({entry.lesson})" + _in_minutes(entry.lesson_minutes)
+    return ",\u00a0".join(
+        filter(None, [f"[{entry.title}]({entry.lesson})", in_minutes(entry.lesson_minutes)])
+    )
 
 
 def _exercise_cell(entry: MapEntry) -> str:
     if not entry.exercise:
         return ""
-    return f"[{entry.tasks} tasks]({entry.exercise})" + _in_minutes(entry.exercise_minutes)
-
-
-def _in_minutes(minutes: int | None) -> str:
-    return f",\u00a0{minutes}\u00a0min" if minutes else ""
+    return ",\u00a0".join(
+        filter(
+            None, [f"[{entry.tasks} tasks]({entry.exercise})", in_minutes(entry.exercise_minutes)]
+        )
+    )
 
 
 def _entry(course: Path, part: str, stem: str, title: str, question: str) -> MapEntry:
@@ -220,18 +233,21 @@ def _entry(course: Path, part: str, stem: str, title: str, question: str) -> Map
         title=title,
         question=question,
         lesson=lesson if has_lesson else "",
-        lesson_minutes=_stated_minutes(_text(course / lesson)) if has_lesson else None,
+        lesson_minutes=_built_minutes(course / lesson, "minutes"),
+        extra_minutes=_built_minutes(course / lesson, "extra_minutes"),
         exercise=exercise if has_exercise else "",
         exercise_minutes=sum(tasks) or None,
         tasks=len(tasks),
     )
 
 
-def _stated_minutes(text: str) -> int | None:
-    """Returns the first number of minutes in the overview."""
-    overview = re.search(r"^## Overview$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
-    stated = overview and re.search(r"\b(\d+)[ \n]minutes", overview[1])
-    return int(stated[1]) if stated else None
+def _built_minutes(path: Path, key: str) -> tuple[int, int] | None:
+    """Returns what the builder counted; None if a learner has broken the file."""
+    try:
+        low, high = json.loads(path.read_text(encoding="utf-8"))["metadata"]["distlab"][key]
+        return int(low), int(high)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _minutes_of_tasks(text: str) -> list[int]:

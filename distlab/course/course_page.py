@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.course.checks.progress import LessonProgress, progress, saved_outputs
-from distlab.course.course_map import MapEntry, read_map
+from distlab.course.course_map import MapEntry, in_minutes, read_map
 from distlab.course.learner_folder import lay_page
 from distlab.course.predictions.prediction import is_recap
 from distlab.errors import InvalidArgument
@@ -89,8 +89,8 @@ class _Place:
         """The notebook of this lesson to go on with, or None; a passed exercise is enough."""
         entry, tried = self.entry, bool(self.state)
         if entry.lesson and not self.read and not tried:
-            minutes = f", about {entry.lesson_minutes} minutes" if entry.lesson_minutes else ""
-            return self._to(entry.lesson, "lesson", f"{entry.title}{minutes}")
+            minutes = in_minutes(entry.lesson_minutes)
+            return self._to(entry.lesson, "lesson", ", ".join(filter(None, [entry.title, minutes])))
         if self.open_task:
             note = f"{entry.title}, next task: `{self.open_task}`"
             return self._to(entry.exercise, "exercise", note)

@@ -34,10 +34,18 @@ def error(evalue="e"):
     return v4.new_output("error", ename="ValueError", evalue=evalue, traceback=[])
 
 
-def lesson(*cells, title="# Start here", opening="## Overview"):
+OPENING = """After this lesson you can
+
+- share a batch.
+
+**Time:** 20 to 30 minutes. **Needs:** lesson 00."""
+
+
+def lesson(*cells, title="# Start here", opening=f"## Overview\n\n{OPENING}"):
     """A good lesson, with cells put before its last two sections."""
     return v4.new_notebook(
-        cells=[text(title), text(opening), *cells, text("## Check yourself\n\n## Next steps")]
+        cells=[text(title), text(opening), *cells, text("## Check yourself\n\n## Next steps")],
+        metadata={"distlab": {"minutes": [20, 30]}},
     )
 
 
@@ -111,14 +119,29 @@ def test_titles_and_fixed_sections_are_held():
     title = "cell 1: the first cell must open with the title, '# Title'"
     for wrong in ("## Start here", "Start here", "Words first\n\n# Start here"):
         assert title in messages(lesson(title=wrong))
-    assert messages(lesson(opening="## Set-up")) == ["the first section must be '## Overview'"]
     ending = ["must end with '## Check yourself' and '## Next steps'"]
     swapped = lesson()
     swapped.cells[-1].source = "## Next steps\n\n## Check yourself"
     assert messages(swapped) == ending
     exercise = v4.new_notebook(cells=[text("# A"), text("## Overview"), text("## Next steps")])
     assert messages(exercise, edition="exercise") == []
-    assert messages(exercise) == ending
+    exercise.cells[1].source = "## Set-up"
+    wrong = ["the first section must be '## Overview'"]
+    assert messages(exercise, edition="exercise") == wrong
+
+
+def test_the_opening_says_how_long_a_lesson_takes_and_what_for():
+    told = "you can\n\n- share a batch.\n\nAllow 20 to\n30 minutes. You need lesson 00.\n\n## One"
+    assert messages(lesson(opening=told)) == []
+    asked = "the opening must say how long it takes: write '{minutes}'"
+    for opening, message in (
+        (OPENING.replace("20 to 30", "20 to 35"), f"{asked} in place of '20 to 35 minutes'"),
+        (OPENING.replace("20 to 30", "about 25"), f"{asked} in place of '25 minutes'"),
+        (f"## One\n\n{OPENING}", asked),
+        (OPENING.replace("you can", "we can"), "what a learner can do afterwards: 'you can', "),
+        (OPENING.replace("**Needs:**", "It wants"), "what a learner needs: '**Needs:** lesson NN'"),
+    ):
+        assert message in " ".join(messages(lesson(opening=opening))), message
 
 
 # Links

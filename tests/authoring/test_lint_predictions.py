@@ -29,8 +29,12 @@ def findings(*cells, fold=True):
     """What is found in a lesson of these cells, as the builder folds and runs it."""
     if fold:
         fold_cells(cells)
-    opening = [text("# Copies"), text("## Overview")]
-    notebook = v4.new_notebook(cells=[*opening, *cells, text("## Check yourself\n## Next steps")])
+    opening = text("# Copies\n\nSoon you can\n\n- count.\n\nYou need 5 to 10 minutes.")
+    closing = text("## Check yourself\n## Next steps")
+    notebook = v4.new_notebook(
+        cells=[opening, text("## One"), *cells, closing],
+        metadata={"distlab": {"minutes": [5, 10]}},
+    )
     for count, cell in enumerate([c for c in notebook.cells if c.cell_type == "code"], 1):
         cell.execution_count = count
     return [str(each) for each in lint_notebook(notebook, edition="lesson", root=Path())]

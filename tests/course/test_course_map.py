@@ -10,15 +10,7 @@ from distlab.errors import InvalidArgument
 from tests.support.repository import ROOT
 from tools import write_tables
 
-LESSON = """# A title
-
-Some 90 minutes were lost.
-
-## Overview
-
-It takes about 25 minutes.
-
-## More"""
+LESSON = "# A title\n\nIt takes 25 to 30 minutes."
 EXERCISE = """# Exercise
 
 | task | what you do | minutes | difficulty |
@@ -35,7 +27,8 @@ EXERCISE = """# Exercise
 
 def notebook(text):
     cells = [{"cell_type": "markdown", "source": [text]}, {"cell_type": "code", "source": "x"}]
-    return json.dumps({"cells": cells})
+    metadata = {"distlab": {"minutes": [25, 30], "extra_minutes": [5, 10]}}
+    return json.dumps({"cells": cells, "metadata": metadata})
 
 
 @pytest.fixture
@@ -52,11 +45,12 @@ def reproducibility_of(course):
 
 def test_the_map_has_the_minutes_and_tasks_that_the_notebooks_state(course):
     entry = reproducibility_of(course)
-    assert (entry.lesson_minutes, entry.exercise_minutes, entry.tasks) == (25, 32, 3)
-    assert total_minutes(read_map(course)) == (25, 32)
+    assert (entry.lesson_minutes, entry.extra_minutes) == ((25, 30), (5, 10))
+    assert (entry.exercise_minutes, entry.tasks) == (32, 3)
+    assert total_minutes(read_map(course)) == ((25, 30), 32)
     rows = map_table(read_map(course)).splitlines()
     (row,) = [row for row in rows if row.startswith("| 06 |")]
-    assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u00a0min" in row
+    assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u201330\u00a0min" in row
     assert "[3 tasks](exercises/06_reproducibility.ipynb),\u00a032\u00a0min" in row
     absent = "| 02 | Batch size and learning rate (coming) |"
     assert any(row.startswith(absent) for row in rows)
@@ -81,8 +75,7 @@ def test_the_pages_have_the_map_as_the_notebooks_are_now():
 
 def test_the_course_is_in_order_and_every_lesson_states_its_minutes():
     entries = read_map(ROOT)
-    without = [entry.stem for entry in entries if entry.lesson and not entry.lesson_minutes]
-    assert set(without) <= {"00_start_here"}
+    assert all(entry.lesson_minutes for entry in entries if entry.lesson)
     assert all(entry.exercise_minutes for entry in entries if entry.exercise)
     numbers = re.findall(r"^\| (\d\d) \|", map_table(entries), re.MULTILINE)
     assert numbers == [f"{number:02}" for number in range(22)]

@@ -7,6 +7,7 @@ import pytest
 
 from distlab import cli
 from distlab.course.checks.registry import checks_of, stems
+from distlab.course.course_map import in_minutes, read_map
 from distlab.course.course_page import PAGE, course_page, course_state
 from distlab.course.learner_folder import lay_course, lay_page
 from tests.support.repository import ROOT
@@ -52,9 +53,10 @@ def test_a_learner_is_sent_to_lesson_00_and_then_to_where_they_are(folder):
         assert course_state(folder)["next"] == path
         return f'href="{path}">{label}</a>\n\n{note}' in page
 
-    assert leads_to(FIRST, "Start lesson 00", "Start here, about 30 minutes")
+    first = read_map(folder)[0].lesson_minutes
+    assert leads_to(FIRST, "Start lesson 00", f"Start here, {in_minutes(first)}")
     state = json.loads(json.dumps(course_state(folder)))  # as the panel gets it
-    assert (len(state["lessons"]), state["page"], state["text"]) == (18, "", "")
+    assert (len(state["lessons"]), state["page"], state["text"]) == (len(read_map(folder)), "", "")
     assert state["total"] == f"0 of {TASKS} tasks passed"
     assert all((folder / path).is_file() for path in state["pages"].values()) and state["pages"]
     save_output(folder / FIRST, "Predict: How often?")

@@ -15,16 +15,20 @@ from distlab.course.checks.mistakes import NamedMistake
 from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
 from distlab.course.checks.run_check import run_check
-from distlab.course.course_map import read_map
+from distlab.course.course_map import in_minutes, read_map
 from tests.support.repository import ROOT
 
 TEXT = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
 WORDS = " ".join(TEXT.split())
 # Of each lesson: its name, what it needs, its points, and the minutes of lesson and exercise.
 ROWS = re.findall(
-    r"(?m)^\| (\d\d .+?) \| .+? \| (.+?) \| ([\d. +]+) \| (\d+) \| \**(\d+)\** \|$", TEXT
+    r"(?m)^\| (\d\d .+?) \| .+? \| (.+?) \| ([\d. +]+) \| (\d+\u2013\d+) \| \**(\d+)\** \|$", TEXT
 )
-MINUTES = {name[:2]: (int(lesson), int(exercise)) for name, _, _, lesson, exercise in ROWS}
+# With all folds open.
+MINUTES = {
+    name[:2]: (int(lesson.partition("\u2013")[2]), int(exercise))
+    for name, _, _, lesson, exercise in ROWS
+}
 
 
 def markdown_of(notebook):
@@ -64,13 +68,14 @@ def test_each_row_has_the_points_needs_and_minutes_of_its_notebooks():
     entries = [entry for entry in read_map(ROOT) if entry.lesson]
     with_open, in_all = [], [0, 0]
     assert [name for name, *_ in ROWS] == [entry.name for entry in entries]
-    for (name, needs, points, *_), entry, stem in zip(ROWS, entries, stems(), strict=True):
+    for (name, needs, points, lesson, _), entry, stem in zip(ROWS, entries, stems(), strict=True):
         graded, total = minutes_of(markdown_of(ROOT / entry.exercise))
         with_points = [some for some in (checks_of(stem), reports_of(stem)) if some]
         sums = [f"{sum(each.points for each in some):g}" for some in with_points]
         assert points == " + ".join(sums), name
         assert re.findall(r"\b\d\d\b", needs) == needed_lessons(ROOT / entry.lesson), name
-        assert MINUTES[entry.number] == (entry.lesson_minutes, graded), name
+        assert lesson == in_minutes(entry.lesson_minutes).removesuffix("\u00a0min"), name
+        assert MINUTES[entry.number][1] == graded, name
         assert total == entry.exercise_minutes, name
         in_all = [in_all[0] + graded, in_all[1] + total]
         with_open += [entry.number] if total > graded else []

@@ -8,7 +8,6 @@ for finding in report.findings:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from urllib.parse import unquote
 
 from distlab.authoring.lint import lint_predictions, lint_rules
 from distlab.authoring.lint.claims import lint_claims
-from distlab.authoring.notebook_text import Finding, anchors_of, code_cells, links_of, tags_of
+from distlab.authoring.notebook_text import Finding, anchors_of, code_cells, links_of
 from distlab.authoring.source import (
     EDITIONS,
     Draft,
@@ -25,7 +24,6 @@ from distlab.authoring.source import (
     find_pages,
     notebook_tools,
 )
-from distlab.course.course_map import read_map
 from distlab.course.editions import leaking_lines
 from distlab.course.learner_folder import FOLDERS, PAGES
 from distlab.errors import NotebookError
@@ -33,16 +31,7 @@ from distlab.errors import NotebookError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-WORDS_A_MINUTE = 200
-SECS_A_LINE = 20
-MINUTES_A_PREDICTION = 1
-_MOST_APART = 5  # minutes: lessons state round numbers
-
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
-_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
-_ADDRESS = re.compile(r"\]\([^)]*\)")
-# Lines that ask for no thought: imports, comments, what only shows a result.
-_PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
 
 RULES = (
     lint_rules.one_title,
@@ -70,7 +59,7 @@ class LintResult:
 
 
 def lint_tree(root: Path) -> LintResult:
-    """Reads every notebook below `root`, and the claims and the minutes of every lesson."""
+    """Reads every notebook below `root`, and the claims of every lesson."""
     notebook_tools()  # asked here for its message
     import nbformat
 
@@ -93,7 +82,6 @@ def lint_tree(root: Path) -> LintResult:
                 lengths += [len(c.source.splitlines()) for _, c in code_cells(notebook)]
             findings += [replace(finding, file=file) for finding in page_findings]
     findings += lint_claims(root)
-    findings += lint_reading_time(root)
     average = f"{sum(lengths) / len(lengths):.1f}" if lengths else "no"
     summary = (
         f"{notebooks} notebooks, {len(lengths)} code cells of {average} lines on average, "
@@ -108,6 +96,7 @@ def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> li
     findings += lint_rules.fixed_sections(notebook, edition=edition)
     if edition == "lesson":
         findings += lint_predictions.counted_at_the_end(notebook)
+        findings += lint_rules.complete_opening(notebook)
     findings += links_resolve(notebook, edition=edition, root=root)
     return sorted(findings, key=lambda finding: finding.cell or 0)
 
@@ -171,43 +160,3 @@ def _read(path: Path) -> NotebookNode:
     import nbformat
 
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,no-any-return]
-
-
-def lint_reading_time(root: Path) -> list[Finding]:
-    """Returns the lessons whose stated minutes are far from what their text takes.
-
-    Folded text doesn't count, nor does code that the course has shown before.
-    """
-    import nbformat
-
-    findings = []
-    shown: set[str] = set()  # the lines of code of the lessons so far
-    for entry in read_map(root):
-        if not entry.lesson:
-            continue
-        notebook = nbformat.read(root / entry.lesson, as_version=4)  # type: ignore[no-untyped-call]
-        minutes = minutes_of(notebook, shown=shown)
-        stated = entry.lesson_minutes
-        if stated is None or abs(stated - minutes) > _MOST_APART:
-            message = f"states {stated} minutes; by its words, code and predictions {minutes:.0f}"
-            findings.append(Finding(None, message, entry.lesson))
-    return findings
-
-
-def minutes_of(notebook: NotebookNode, *, shown: set[str]) -> float:
-    """Returns the minutes that a lesson takes."""
-    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    words = len(_ADDRESS.sub("]", _FOLDED.sub("", text)).split())
-    predictions = sum("predict" in tags_of(cell) for _, cell in code_cells(notebook))
-    lines = set(_lines_to_read(notebook)) - shown
-    shown.update(lines)
-    return (
-        words / WORDS_A_MINUTE + len(lines) * SECS_A_LINE / 60 + predictions * MINUTES_A_PREDICTION
-    )
-
-
-def _lines_to_read(notebook: NotebookNode) -> Iterator[str]:
-    for _, cell in code_cells(notebook):
-        if not {"predict", "reveal", "hide-input"} & set(tags_of(cell)):
-            lines = (line.partition("  #")[0].strip() for line in cell.source.splitlines())
-            yield from (line for line in lines if not _PASSED_OVER.match(line))

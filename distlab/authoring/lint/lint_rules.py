@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 # The second-level headings that open and close every notebook.
 FIXED_SECTIONS: dict[Edition, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "lesson": (("Overview",), ("Check yourself", "Next steps")),
+    "lesson": ((), ("Check yourself", "Next steps")),
     "exercise": (("Overview",), ("Next steps",)),
     "solution": (("Overview",), ("Next steps",)),
+}
+# What the opening of a lesson says, besides its minutes.
+_OPENING = {
+    "what a learner can do afterwards: 'you can', and a list": r"\byou can\b.*? - ",
+    "what a learner needs: '**Needs:** lesson NN', or 'You need lesson NN'": r"\*\*Needs:|\bneed ",
 }
 # Words that keep their capital inside a heading. Words with a capital further in
 # (TensorFlow, TF_CONFIG, GPUs) need no entry.
@@ -108,6 +113,31 @@ def fixed_sections(notebook: NotebookNode, *, edition: Edition) -> list[Finding]
     if tuple(sections[-len(closing) :]) != closing:
         findings.append(Finding(None, f"must end with {_listed(closing)}"))
     return findings
+
+
+def complete_opening(notebook: NotebookNode) -> list[Finding]:
+    """Before the first section, or in '## Overview', a lesson says how long and what for."""
+    text = _opening(notebook)
+    low, high = notebook.metadata.get("distlab", {}).get("minutes", (0, 0))
+    findings = []
+    if f"{low} to {high} minutes" not in text:
+        found = re.search(r"\b\d+ (?:to \d+ )?minutes", text)
+        typed = f" in place of {found[0]!r}" if found else ""
+        findings.append(
+            Finding(None, f"the opening must say how long it takes: write '{{minutes}}'{typed}")
+        )
+    for words, pattern in _OPENING.items():
+        if not re.search(pattern, text):
+            findings.append(Finding(None, f"the opening must say {words}"))
+    return findings
+
+
+def _opening(notebook: NotebookNode) -> str:
+    """Returns the text before the first section; '## Overview' is none."""
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    text = "\n\n".join(texts).replace("## Overview", "", 1)
+    opening = re.split(r"^###? ", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return " ".join(opening.split())
 
 
 def _is_title_case(word: str) -> bool:

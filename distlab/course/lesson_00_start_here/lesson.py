@@ -19,7 +19,7 @@
 # - tell which examples are on the same replica,
 # - check whether the replicas really shared the data.
 #
-# **Time:** about 30 minutes. **Needs:** Python and a little NumPy, but no GPU. For the lessons
+# **Time:** {minutes}. **Needs:** Python and a little NumPy, but no GPU. For the lessons
 # after this one, you should have trained a Keras model with `compile` and `fit`, and know what a
 # gradient is.
 #

@@ -17,7 +17,7 @@
 # - find a variable that holds the wrong number, and cure it,
 # - train a Keras model on two replicas and compare it with one device.
 #
-# **Time:** about 55 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
+# **Time:** {minutes}. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
 # and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]

@@ -23,7 +23,7 @@
 #   a learning rate that was not chosen on the test digits,
 # - say up to which batch more replicas save time, for a model that somebody else trained, too.
 #
-# **Time:** about 55 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
+# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
 # Keras `compile` and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -657,8 +657,8 @@ noise_guess.reveal(
 # lie near $50\,(1 + 54/b)$, within about 10 %. This bend at 54 lies between the average noise
 # scales of the first weights (about 35) and of the last ones (about 180). The five seeds differ by
 # a factor of 2 to 3, and the formula assumes equal curvature in all directions. So **tens to
-# hundreds, and not thousands** is what you learn, from five training runs with ten more epochs of gradients, in place of the sweep's
-# 360 training runs. The paper finds tens of thousands for ImageNet, and millions for agents that
+# hundreds, and not thousands** is what you learn, from five training runs with ten more epochs of
+# gradients, in place of the sweep's 360 training runs. The paper finds tens of thousands for ImageNet, and millions for agents that
 # play Dota 2.
 
 # %% [markdown]

@@ -21,7 +21,7 @@
 # - take exactly the step of one device, even on a partial batch,
 # - write a training loop for any number of replicas and compile many steps into one call.
 #
-# It takes about 60 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
+# It takes {minutes}. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
 # variables, the all-reduce) and `tf.GradientTape`. You need no GPU and download nothing.
 #
 # **Do you remember?**

@@ -18,7 +18,7 @@
 # - say which calculations must wait for the all-reduce,
 # - decide when a step without Keras is worth its lines.
 #
-# **Time:** about 55 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
+# **Time:** {minutes}. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
 # No GPU, and nothing is downloaded.
 
 # %% [markdown]

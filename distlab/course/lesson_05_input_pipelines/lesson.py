@@ -22,7 +22,7 @@
 # - say which worker trains on which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #
-# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
 # downloaded.
 #

@@ -20,7 +20,7 @@
 # - stop a run, resume it, and end with the same bits,
 # - say whether two runs can be identical, close, or different, before you compare them.
 #
-# It takes about 40 minutes. You need lesson 01 (mirrored variables and their `aggregation`) and
+# It takes {minutes}. You need lesson 01 (mirrored variables and their `aggregation`) and
 # lesson 03 (the replica step). You need no GPU and no download.
 #
 # <details><summary>Do you remember? Lesson 01: a variable with <code>aggregation</code> NONE gets a

@@ -20,7 +20,7 @@
 # - train in float16 under `MirroredStrategy` when one replica overflows,
 # - count what 16 bits save in memory.
 #
-# It takes about 50 minutes: 35 for the numbers, 15 for replicas and memory. You need lesson 03. You
+# It takes {minutes}. You need lesson 03. You
 # need no GPU and no download.
 #
 # **What your CPU can show.** It rounds a single number to 16 bits exactly as a GPU does. So a

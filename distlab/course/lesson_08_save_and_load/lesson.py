@@ -16,7 +16,7 @@
 # - make a load raise an error if it restored less than you expect,
 # - export a model together with its preprocessing.
 #
-# It takes about 45 minutes. You need lesson 01 (the scope, copies of a variable) and an idea of
+# It takes {minutes}. You need lesson 01 (the scope, copies of a variable) and an idea of
 # what Adam remembers. No GPU, no download.
 #
 # **Do you remember?**

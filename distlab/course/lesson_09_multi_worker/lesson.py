@@ -21,7 +21,7 @@
 # - write a training loop for several workers that ends with one device's weights, up to 1e-6,
 # - find out which worker waits, in which line, and why.
 #
-# It takes about 50 minutes. You need [lesson 03](03_custom_training_loop.ipynb) (the training loop)
+# It takes {minutes}. You need [lesson 03](03_custom_training_loop.ipynb) (the training loop)
 # and [lesson 08](08_save_and_load.ipynb) (saving). You need no GPU and no download. The lesson
 # starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
 #

@@ -23,7 +23,7 @@
 # - measure the [staleness](../docs/glossary.md#staleness) of a step and limit its damage,
 # - train a Keras model on parameter servers, and say when you should not.
 #
-# It takes about 45 minutes. You need lesson 09 (several processes). No GPU, no download. The lesson
+# It takes {minutes}. You need lesson 09 (several processes). No GPU, no download. The lesson
 # starts up to six processes on this machine. It runs on Linux and macOS; on Windows use WSL2.
 #
 # **Do you remember?**

@@ -18,7 +18,7 @@
 # - stop when you are asked to, and be started again,
 # - say how often to save, and what share of the time failures cost on 1,000 and on 10,000 machines.
 #
-# It takes about 45 minutes. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
+# It takes {minutes}. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
 # [lesson 09](09_multi_worker.ipynb) (two workers). You need no GPU and no download. The lesson
 # starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
 #

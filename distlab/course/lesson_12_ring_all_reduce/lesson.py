@@ -21,7 +21,7 @@
 # - predict how long a route takes, before you run anything,
 # - measure how many bytes TensorFlow's all-reduce sends.
 #
-# **Time:** about 65 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
+# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
 # is) and [lesson 09](09_multi_worker.ipynb) (workers). No GPU, and nothing is downloaded. The last
 # part starts four processes on this machine. Linux counts the bytes that they send; on other
 # systems the lesson shows those of a simulated network in their place.

@@ -21,7 +21,7 @@
 # - fit a cost model to a few measurements, and test it on others that it has not seen,
 # - predict how far a network scales on a cluster, and say how far to trust the prediction.
 #
-# **Time:** about 50 minutes. **Needs:** lessons 01, 10 and 12. No GPU, and nothing is downloaded.
+# **Time:** {minutes}. **Needs:** lessons 01, 10 and 12. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 10 and 12

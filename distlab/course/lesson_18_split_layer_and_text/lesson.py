@@ -20,7 +20,7 @@
 # - count how long the stages of a pipeline are idle,
 # - say which kind of parallelism your own model needs, and which tools offer it.
 #
-# **Time:** about 60 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb),
+# **Time:** {minutes}. **Needs:** lessons [03](03_custom_training_loop.ipynb),
 # [07](07_mixed_precision.ipynb) and [21](21_choosing_a_strategy.ipynb), and from [lesson
 # 12](12_ring_all_reduce.ipynb) the two halves of an all-reduce. No GPU, and nothing is downloaded.
 

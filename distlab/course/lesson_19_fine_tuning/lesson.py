@@ -21,7 +21,7 @@
 # - unfreeze a distributed model so that its next step trains the layers you chose,
 # - keep the statistics of a BatchNormalization still, and find out what pretraining must not see.
 #
-# **Time:** about 55 minutes. **Needs:** lessons [01](01_mirrored_strategy.ipynb),
+# **Time:** {minutes}. **Needs:** lessons [01](01_mirrored_strategy.ipynb),
 # [08](08_save_and_load.ipynb) and [14](14_scaling.ipynb). No GPU. Nothing is downloaded while
 # `DOWNLOAD` below is `False`. With `True`, the last section fetches 0.1 GB of weights and 0.8 GB of
 # photos.

@@ -22,7 +22,7 @@
 # - find and repair what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
 #
-# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); [lesson 07](07_mixed_precision.ipynb) helps. No TPU and no
 # GPU, and nothing is downloaded. **We have not run this lesson on a TPU.** If you have one, its
 # last experiment is written to run there.

@@ -23,7 +23,7 @@
 # - work out the memory of a step, and name the kind of parallelism that divides it,
 # - choose with a card of six questions.
 #
-# It takes about 45 minutes. You need lessons [01](01_mirrored_strategy.ipynb) and
+# It takes {minutes}. You need lessons [01](01_mirrored_strategy.ipynb) and
 # [03](03_custom_training_loop.ipynb). You need no GPU and download nothing.
 #
 # **What changes.** Lesson 03 kept the strategy and changed what ran under it. Now the model stays

@@ -40,7 +40,8 @@
     return node;
   }
 
-  const minutes = count => (count ? `${count} min` : '');
+  // A lesson has two: with its folds closed, and with all of them open.
+  const minutes = count => (count ? `${[count].flat().join('–')} min` : '');
 
   function draw(app, node, course) {
     const scrolled = node.scrollTop;
@@ -113,7 +114,7 @@
     const [to, name, count] = steps.find(([target]) => target) ?? [course.page, 'The course', 0];
     const footer = new Widget();
     footer.addClass('distlab-end');
-    footer.node.append(link(app, 'distlab-start', count ? `${name}, ${count} minutes` : name, to));
+    footer.node.append(link(app, 'distlab-start', [name, minutes(count)].filter(Boolean).join(', '), to));
     content.layout.footer?.dispose();
     content.layout.footer = footer;
   }
