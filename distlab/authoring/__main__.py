@@ -1,26 +1,30 @@
-"""`python -m distlab.authoring build|check|lint`, as the Makefile calls it."""
+"""`python -m distlab.authoring build|check|lint|minutes|voice`, as the Makefile calls it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.lint.lint import lint_tree
-from distlab.authoring.source import find_pages
+from distlab.authoring.source import Page, draft_page, find_pages, lesson_stems
+from distlab.authoring.voice import measure_voice, voice_table
 from distlab.errors import DistlabError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "build":
-            return _build(options)
-        return _check(options.root) if options.command == "check" else _lint(options.root)
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
     except DistlabError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -42,23 +46,45 @@ def _build(options: argparse.Namespace) -> int:
     return 1 if counts["failed"] else 0
 
 
-def _check(root: Path) -> int:
-    differences = find_drift(root)
+def _check(options: argparse.Namespace) -> int:
+    differences = find_drift(options.root)
     for line in differences:
         _say(line)
     if differences:
         _say("to do: run 'make notebooks', look at what changed, and commit it")
         return 1
-    _say(f"all {len(find_pages(root))} notebooks are what their sources build")
+    _say(f"all {len(find_pages(options.root))} notebooks are what their sources build")
     return 0
 
 
-def _lint(root: Path) -> int:
-    report = lint_tree(root)
+def _lint(options: argparse.Namespace) -> int:
+    report = lint_tree(options.root)
     for finding in report.findings:
         _say(str(finding))
     _say(report.summary)
     return 1 if report.findings else 0
+
+
+def _voice(options: argparse.Namespace) -> int:
+    voices = {page.stem: measure_voice(cells) for page, cells in _lessons(options)}
+    _say(voice_table(voices))
+    if options.stems:
+        for passage in (passage for voice in voices.values() for passage in voice.runs):
+            _say(f"\n- {passage}")
+    return 0
+
+
+def _lessons(options: argparse.Namespace) -> Iterator[tuple[Page, Sequence[NotebookNode]]]:
+    """Yields the lessons that are named, by stem or number, or all of them, from their sources."""
+    known = lesson_stems(options.root)
+    stems = [stem for name in options.stems for stem in _named(name, known)]
+    for page in find_pages(options.root, stems):
+        if page.edition == "lesson":
+            yield page, draft_page(page).notebook.cells
+
+
+def _named(name: str, known: list[str]) -> list[str]:
+    return [stem for stem in known if stem.startswith(f"{name}_")] or [name]
 
 
 def _say(line: str) -> None:
@@ -74,11 +100,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", parents=[where], help="run and store what changed")
+    build.set_defaults(run=_build)
     build.add_argument("stems", nargs="*", metavar="STEM", help="lessons, as 00_start_here")
     build.add_argument("--force", action="store_true", help="also what is current")
     build.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default: 2)")
-    commands.add_parser("check", parents=[where], help="are all what their sources build?")
-    commands.add_parser("lint", parents=[where], help="form, links, outputs")
+    check = commands.add_parser("check", parents=[where], help="are all what their sources build?")
+    check.set_defaults(run=_check)
+    lint = commands.add_parser("lint", parents=[where], help="form, links, outputs")
+    lint.set_defaults(run=_lint)
+    voice = commands.add_parser("voice", parents=[where], help="how the lessons' sentences sound")
+    voice.set_defaults(run=_voice)
+    voice.add_argument("stems", nargs="*", metavar="NN", help="lessons, as 00 or 00_start_here")
     return parser
 
 
