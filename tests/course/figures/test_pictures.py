@@ -20,6 +20,7 @@ from distlab.course.measure.cost_model import CostModel
 from distlab.course.measure.pipeline_schedule import pipeline_schedule
 from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.step_split import StepSplit
+from distlab.course.measure.timeline import Event
 
 
 def module_of(path):
@@ -49,6 +50,11 @@ ALL_REDUCES = [AllReduceTime(2, size, secs) for size, secs in ((4, 2e-4), (2**20
 MIRRORED = Layout(
     "mirrored", ("first", "second"), (0, 1), (0, 1), ((1, 0, "gradients"), (0, 1, "their sum"))
 )
+
+EVENTS = [
+    Event(start_ms=at, ms=2.0, thread=thread, kind=kind, operation="Mul", name="mul")
+    for at, thread, kind in ((0, "a 1", "forward"), (3, "a 1", "backward"), (1, "b 1", "input"))
+]
 
 
 def networks():
@@ -157,6 +163,7 @@ SAMPLES = {
         {"float32": [2.0, 1.0], "float16": [2.3, 2.3]}, every_steps=10, level=("guessing", 2.3)
     ),
     "04.draw_drift": lambda draw: draw([[0, 0], [1, -1.5]], [0, 0.25], label="bias"),
+    "timeline.draw_timeline": lambda draw: draw({"two threads": EVENTS}, title="A timeline"),
     "workers.draw_readers": lambda draw: draw(
         IMAGES, {"a": [[[0, 1], [3]], [[2, 3], [5]]]}, columns=3
     ),
