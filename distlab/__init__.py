@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distlab.datasets.loader import load_dataset as load_dataset
     from distlab.devices import split_devices as split_devices
     from distlab.diagnostics import doctor as doctor
+    from distlab.memory import memory_limit as memory_limit
     from distlab.precision import mixed_precision as mixed_precision
     from distlab.seeding import set_seed as set_seed
     from distlab.strategy.description import describe as describe
@@ -43,6 +44,7 @@ _ROOMS = {
     "doctor": "diagnostics",
     "load_dataset": "datasets.loader",
     "make_strategy": "strategy.factory",
+    "memory_limit": "memory",
     "mixed_precision": "precision",
     "plan_batch": "batching",
     "predict": "course.predictions.prediction",
@@ -52,7 +54,9 @@ _ROOMS = {
 }
 
 # Names whose first use must not wait for TensorFlow, or must work where it is missing.
-_WITHOUT_TENSORFLOW = {"LocalCluster", "check", "doctor", "plan_batch", "predict", "show"}
+_WITHOUT_TENSORFLOW = {
+    *("LocalCluster", "check", "doctor", "memory_limit", "plan_batch", "predict", "show"),
+}
 
 __all__ = [
     "LocalCluster",
@@ -66,6 +70,7 @@ __all__ = [
     "doctor",
     "load_dataset",
     "make_strategy",
+    "memory_limit",
     "mixed_precision",
     "plan_batch",
     "predict",

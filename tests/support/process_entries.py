@@ -31,6 +31,7 @@ from matplotlib import pyplot
 import distlab as dl
 from distlab import cli, environment
 from distlab.course.checks import Check, Equal
+from distlab.course.runs.outcomes import what_happens
 from distlab.errors import DistlabError
 from tests.support.process_state import moved, process_state
 from tests.support.repository import ROOT
@@ -89,6 +90,7 @@ def command(*arguments):
 
 entry("__version__")(lambda: dl.__version__)
 entry("split_devices")(lambda: dl.split_devices(2, kind="cpu"))
+entry("memory_limit")(lambda: str(what_happens(lambda: dl.memory_limit(64))))  # too late
 entry("set_seed", purpose=GENERATORS)(lambda: dl.set_seed(3))
 entry("make_strategy")(lambda: type(mirrored()).__name__)
 entry("describe")(lambda: dl.describe(mirrored()))
