@@ -658,8 +658,8 @@ noise_guess.reveal(
 # scales of the first weights (about 35) and of the last ones (about 180). The five seeds differ by
 # a factor of 2 to 3, and the formula assumes equal curvature in all directions. So **tens to
 # hundreds, and not thousands** is what you learn, from five training runs with ten more epochs of
-# gradients, in place of the sweep's 360 training runs. The paper finds tens of thousands for ImageNet, and millions for agents that
-# play Dota 2.
+# gradients, in place of the sweep's 360 training runs. The paper finds tens of thousands for
+# ImageNet, and millions for agents that play Dota 2.
 
 # %% [markdown]
 # <details><summary>In PyTorch and JAX</summary>

@@ -496,24 +496,15 @@ def counted(model, x, y):
 dl.show("counted, weights apart by", distance(counted, partial), below=1e-6)
 
 # %% [markdown]
-# So far all digits were in memory. Read from files in batches of 20, the last 10 are shared
-# as 5, 5, 0 and 0: two equal shares, and two replicas without an example ([lesson
-# 00](00_start_here.ipynb), "Three ways to cut a batch").
+# The same count is right for shares that come from files, where the last 10 examples are shared as
+# 5, 5, 0 and 0 ([lesson 00](00_start_here.ipynb), "Three ways to cut a batch"). A replica without
+# examples adds 0 to the sum and 0 to the count. Without the count, both losses give each of these
+# examples half of its weight, so the last step is half as long as one device's.
 
 # %%
 (on_disk,) = dl.load_dataset("digits", splits=["train[:330]"], batch_size=BATCH)
-*_, (_, last) = strategy.experimental_distribute_dataset(on_disk)
-dl.show("from files", [len(part) for part in strategy.experimental_local_results(last)])
-
-# %% tags=["predict"]
-files_guess = dl.predict(
-    "Without a penalty: how long is the last step of `mean_of_means`, compared with one device's "
-    "last step?",
-    ["1/2", "1", "2", "NaN"],
-)
 
 
-# %%
 def last_step(path):
     return float(np.linalg.norm(path[-1] - path[-2]))
 
@@ -525,28 +516,107 @@ for loss in (divide_by_20, mean_of_means, counted):
     lengths[loss.__name__] = last_step(path) / last_step(one_path)
 dl.show("last step, compared with one device's", lengths, digits=3)
 
+# %% [markdown]
+# ## Count tokens, not examples
+#
+# With digits, only the last batch of an epoch has unequal shares. With text, every batch has them,
+# because no two lines are equally long, and a language model predicts each *token*. So it's the
+# token that must weigh the same everywhere, and that's the case in which the trainers of 2024 were
+# wrong.
+#
+# From here on, a small [transformer](../docs/glossary.md#transformer) runs through this course. It
+# reads single lines of Python's own help, a character is a token, and it predicts the next one.
+# `text_lines` fills each line up to 64 places and says in a weight, 1 or 0, which of them are
+# tokens.
+
+# %%
+from distlab.course.lesson_03_custom_training_loop.runs import train_on_lines
+from distlab.course.tiny_transformer import build_transformer, text_lines
+
+shuffled = text_lines(length=64).shuffle(10_000, seed=1, reshuffle_each_iteration=False)
+lines = shuffled.batch(8).take(6)
+
+
+def build_small():
+    dl.set_seed(1)
+    model = build_transformer(width=32, layers=1)
+    loss = keras.losses.SparseCategoricalCrossentropy(True, reduction="mean_with_sample_weight")
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return model
+
+
+# %% [markdown]
+# Each batch has eight lines, so each replica gets two, and a colleague sees no problem: the shares
+# are equal, and the mean over a replica's tokens, divided by four, should do.
+
+
+# %%
+def mean_of_replica(losses, weights):
+    return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights) / 4
+
+
+# %% tags=["predict"]
+tokens_guess = dl.predict(
+    "In a typical batch, how much more does a token count on the replica where it counts most than "
+    "on the one where it counts least?",
+    [
+        "not at all: each replica has two lines",
+        "up to a tenth more",
+        "one and a half times or more",
+    ],
+)
+
+# %%
+ratios = []
+for _, _, weights in lines:
+    of_replica = tf.reduce_sum(tf.reshape(weights, (4, -1)), axis=1)
+    ratios.append(float(tf.reduce_max(of_replica) / tf.reduce_min(of_replica)))
+typical = sorted(ratios)[len(ratios) // 2]
+dl.show("one and a half times or more", typical >= 1.5)
+
 # %% tags=["reveal"]
-by_means = lengths["mean_of_means"]
-files_guess.reveal(
-    "NaN" if np.isnan(by_means) else {0.5: "1/2", 1.0: "1", 2.0: "2"}[round(by_means, 3)],
+tokens_guess.reveal(
+    "one and a half times or more" if typical >= 1.5 else "up to a tenth more",
     {
-        "1": "The two shares are equal, so their mean would be right. But Keras divides by all "
-        "four replicas, not by the two that have examples.",
-        "2": "Two replicas in place of four add up fewer means, not more.",
-        "NaN": "`tf.reduce_mean` of nothing is NaN. In a compiled step a Keras loss of nothing is "
-        "0, so nothing shows that two replicas had no example.",
-        "1/2": "Two replicas divide by 5 and Keras by 4, so each of the 10 examples weighs 1/20. "
-        "The two empty replicas add 0.",
+        "not at all: each replica has two lines": "That would be so if a line were what counts. "
+        "Two short lines share the same quarter of the gradient as two long ones.",
+        "up to a tenth more": "With hundreds of lines on each replica their lengths would even "
+        "out. Two lines don't.",
+        "one and a half times or more": "Each replica's tokens share a quarter of the gradient, so "
+        "in a replica with few tokens each of them gets more of it.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# With these shares, `mean_of_means` and `divide_by_20` give every example half of its weight, and
-# the step is half as long. `counted` is right for these shares, too: a replica without examples
-# adds 0 to the sum and 0 to the count.
+# The cure is the same line as before, with another thing to count: the tokens on all replicas. The
+# next cell trains six steps on one device, and then on four replicas with each of the two losses.
+
 
 # %% tags=["after-reveal"]
-dl.show("counted, from files, weights apart by", distance(counted, on_disk), below=1e-6)
+def count_tokens(losses, weights):
+    context = tf.distribute.get_replica_context()
+    tokens = context.all_reduce("SUM", tf.reduce_sum(weights))
+    return tf.reduce_sum(losses * weights) / tokens
+
+
+one_small = build_small()
+one_small.fit(lines, shuffle=False, verbose=0)
+for loss_of in (mean_of_replica, count_tokens):
+    trained = train_on_lines(build_small, loss_of, strategy, lines)
+    dl.show(f"{loss_of.__name__}, within 1e-5 of one device", apart(trained, one_small) < 1e-5)
+
+# %% [markdown]
+# `dl.distribute` needs no count from you. Keras has a reduction for weighted tokens,
+# `"mean_with_sample_weight"`, and the model above is compiled with it, so `fit` takes these steps:
+
+# %%
+same_small = dl.distribute(build_small, strategy)
+same_small.fit(lines, shuffle=False, verbose=0)
+dl.show("dl.distribute, weights apart by", apart(same_small, one_small), below=1e-5)
+
+# %% [markdown]
+# > **Takeaway.** Divide by what you count everywhere: examples for digits, tokens for text. And
+# > count it over all replicas, in the batch that's there.
 
 # %% [markdown]
 # ## Metrics
