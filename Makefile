@@ -56,7 +56,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
 	support-matrix zoo fit-check random-models random-steps as-on-gpus tables \
-	training-cost bench chaos full-marks mutants versions newest oldest format docs voice figures map constraints clean
+	training-cost bench chaos full-marks mutants versions newest oldest format docs minutes voice figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -129,6 +129,9 @@ docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs build/site && mkdir -p build/docs && cp -R docs notebooks exercises build/docs/
 	@$(PY) tools/site_pages.py build/docs
 	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -c docs -b html build/docs build/site)
+
+minutes: env  ## how long each lesson and its exercise take, by words and lines of code (LESSONS="10 12")
+	@$(PY) -m distlab.authoring minutes $(LESSONS)
 
 voice: env  ## how the lessons' sentences sound, in numbers (LESSONS="10 12")
 	@$(PY) -m distlab.authoring voice $(LESSONS)

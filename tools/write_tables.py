@@ -10,11 +10,12 @@ from pathlib import Path
 
 from distlab.course.course_map import map_table, read_map, total_minutes
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table
-from tools import fit_questions
+from tools import fit_questions, teaching_page
 from tools.page_pictures import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_MAP = (ROOT / "README.md", ROOT / "docs" / "index.md")
+TEACHING = ROOT / "docs" / "teaching.md"
 WITH_CARD = ROOT / "docs" / "decision_card.md"
 
 
@@ -23,17 +24,20 @@ def with_map(text: str) -> str:
     entries = read_map(ROOT)
     available = sum(bool(entry.lesson) for entry in entries)
     coming = len(entries) - available
-    (low, high), exercises = total_minutes(entries)
-    low_hours, high_hours, hours = (f"{round(some / 30) / 2:g}" for some in (low, high, exercises))
+    total = total_minutes(entries)
+    low, high, tasks, extra = (
+        f"{round(minutes / 30) / 2:g}"
+        for minutes in (*total.lessons, total.tasks, total.extra_tasks)
+    )
     counted = f"{available} lessons."
     if coming:
         verb = "is" if coming == 1 else "are"
         counted = f"{available} lessons are here, and {coming} {verb} coming."
     return replace_between(
         ("<!-- map of the course -->\n", "\n<!-- end of the map -->"),
-        f"{counted} By their words and lines of code, the lessons take {low_hours} to {high_hours} "
-        f"hours, the second with all folds open. We estimate {hours} hours for the exercises; no "
-        "class has been timed yet.\n\n"
+        f"{counted} By their words and lines of code they take {low} to {high} hours, the second "
+        f"number with all folds open. We estimate {tasks} hours for the exercises' core tasks "
+        f"and {extra} for their extra ones; no class has been timed yet.\n\n"
         f"{map_table(entries)}",
         text,
     )
@@ -61,6 +65,10 @@ def replace_between(marks: tuple[str, str], table: str, text: str) -> str:
 if __name__ == "__main__":
     for page in WITH_MAP:
         page.write_text(with_map(page.read_text(encoding="utf-8")), encoding="utf-8")
+    TEACHING.write_text(
+        teaching_page.with_minutes(TEACHING.read_text(encoding="utf-8"), read_map(ROOT)),
+        encoding="utf-8",
+    )
     WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
     for path, picture in pictures().items():
         path.write_text(picture, encoding="utf-8")

@@ -7,16 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.lint.lint import lint_tree
-from distlab.authoring.source import Page, draft_page, find_pages, lesson_stems
+from distlab.authoring.minutes import MOST_CORE_HOURS, core_hours, minutes_table
+from distlab.authoring.source import Draft, Page, draft_page, find_pages, lesson_stems
 from distlab.authoring.voice import measure_voice, voice_table
+from distlab.course.course_map import read_map
 from distlab.errors import DistlabError
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,8 +63,23 @@ def _lint(options: argparse.Namespace) -> int:
     return 1 if report.findings else 0
 
 
+def _minutes(options: argparse.Namespace) -> int:
+    entries = {entry.stem: entry for entry in read_map(options.root)}
+    lessons = [
+        (entries[page.stem], draft.counted)
+        for page, draft in _lessons(options)
+        if draft.counted is not None
+    ]
+    _say(minutes_table(lessons))
+    hours = core_hours([counted for _, counted in lessons])
+    verdict = "too long" if hours > MOST_CORE_HOURS else "good"
+    _say("")
+    _say(f"core path: {hours:.1f} hours with all folds open, {MOST_CORE_HOURS} at most: {verdict}")
+    return int(hours > MOST_CORE_HOURS)
+
+
 def _voice(options: argparse.Namespace) -> int:
-    voices = {page.stem: measure_voice(cells) for page, cells in _lessons(options)}
+    voices = {page.stem: measure_voice(draft.notebook.cells) for page, draft in _lessons(options)}
     _say(voice_table(voices))
     if options.stems:
         for passage in (passage for voice in voices.values() for passage in voice.runs):
@@ -74,13 +87,13 @@ def _voice(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lessons(options: argparse.Namespace) -> Iterator[tuple[Page, Sequence[NotebookNode]]]:
+def _lessons(options: argparse.Namespace) -> Iterator[tuple[Page, Draft]]:
     """Yields the lessons that are named, by stem or number, or all of them, from their sources."""
     known = lesson_stems(options.root)
     stems = [stem for name in options.stems for stem in _named(name, known)]
     for page in find_pages(options.root, stems):
         if page.edition == "lesson":
-            yield page, draft_page(page).notebook.cells
+            yield page, draft_page(page)
 
 
 def _named(name: str, known: list[str]) -> list[str]:
@@ -108,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
     lint = commands.add_parser("lint", parents=[where], help="form, links, outputs")
     lint.set_defaults(run=_lint)
+    minutes = commands.add_parser("minutes", parents=[where], help="how long the lessons take")
+    minutes.set_defaults(run=_minutes)
+    minutes.add_argument("stems", nargs="*", metavar="NN", help="lessons, as 00 or 00_start_here")
     voice = commands.add_parser("voice", parents=[where], help="how the lessons' sentences sound")
     voice.set_defaults(run=_voice)
     voice.add_argument("stems", nargs="*", metavar="NN", help="lessons, as 00 or 00_start_here")

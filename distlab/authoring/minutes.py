@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ from distlab.authoring.notebook_text import plain_python, tags_of
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+
+    from distlab.course.course_map import MapEntry
 
 WORDS_A_MINUTE = 150
 SECS_A_LINE = 11
@@ -34,6 +36,10 @@ _FOLD = re.compile(
     r"<details>\s*(?:<summary>(?P<shown>.*?)</summary>)?.*?(?:</details>|\Z)", re.DOTALL
 )
 _NOT_READ = re.compile(r"<!--.*?-->|<[^>]+>|(?<=\])\([^)]*\)", re.DOTALL)
+
+
+# What a learner can do in three weekends: the lessons without extra sections, with all folds open.
+MOST_CORE_HOURS = 17
 
 
 @dataclass
@@ -187,3 +193,51 @@ def _written(source: str) -> Iterator[str]:
             is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
             if is_text and id(node) not in keys:
                 yield str(node.value)  # type: ignore[attr-defined]
+
+
+def minutes_table(lessons: Sequence[tuple[MapEntry, Counted]]) -> str:
+    """Returns a table with a row for each lesson and its exercise, and the sums."""
+    heads = ("words", "lines", "minutes", "extra", "tasks", "minutes", "extra", "minutes")
+    rows = [
+        (
+            entry.stem,
+            f"{counted.words:,}",
+            f"{counted.lines}",
+            _dashed(counted.core),
+            _dashed(counted.extra),
+            f"{entry.tasks}",
+            f"{entry.exercise_minutes or 0}",
+            f"{len(entry.extra_tasks)}",
+            f"{entry.extra_task_minutes or 0}",
+        )
+        for entry, counted in lessons
+    ]
+    total = (
+        "all",
+        f"{sum(counted.words for _, counted in lessons):,}",
+        f"{sum(counted.lines for _, counted in lessons):,}",
+        _dashed(_summed(counted.core for _, counted in lessons)),
+        _dashed(_summed(counted.extra or (0, 0) for _, counted in lessons)),
+        f"{sum(entry.tasks for entry, _ in lessons)}",
+        f"{sum(entry.exercise_minutes or 0 for entry, _ in lessons)}",
+        f"{sum(len(entry.extra_tasks) for entry, _ in lessons)}",
+        f"{sum(entry.extra_task_minutes or 0 for entry, _ in lessons)}",
+    )
+    lines = [(f"{'lesson':<26}", *heads), *rows, total]
+    return "\n".join(
+        f"{name:<26}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in lines
+    )
+
+
+def core_hours(counts: Sequence[Counted]) -> float:
+    """Returns the hours that the lessons' core takes with all folds open."""
+    return sum(counted.core[1] for counted in counts) / 60
+
+
+def _summed(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    both = list(ranges)
+    return sum(low for low, _ in both), sum(high for _, high in both)
+
+
+def _dashed(minutes: tuple[int, int] | None) -> str:
+    return f"{minutes[0]}-{minutes[1]}" if minutes and minutes[1] else ""

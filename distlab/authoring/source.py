@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from distlab.authoring.minutes import count_minutes, fill_minutes
+from distlab.authoring.minutes import Counted, count_minutes, fill_minutes
 from distlab.authoring.nbgrader import mark_cells
 from distlab.authoring.prediction_cells import fold_cells
 from distlab.course.checks.registry import checks_of, reports_of
@@ -72,11 +72,19 @@ class Page:
 
 @dataclass(frozen=True)
 class Draft:
-    """A notebook before it is run."""
+    """A notebook before it is run.
+
+    Attributes:
+        notebook: Its cells and metadata.
+        lines: The line of the source at which each cell starts.
+        parts: The lines and the answers of each cell.
+        counted: What there is to read in a lesson.
+    """
 
     notebook: NotebookNode
     lines: tuple[int, ...]
     parts: tuple[list[str | Answer], ...]
+    counted: Counted | None = None
 
 
 def lesson_folder(root: Path, stem: str) -> Path:
@@ -142,19 +150,17 @@ def draft_page(page: Page) -> Draft:
         cells.append(new(cell.source, metadata=kept, id=f"{page.stem}-{index + 1:03}"))
         parts.append(pieces)
     _pair_reports(names, page)
-    notes: dict[str, Any] = {}
-    if page.edition == "lesson":
-        counted = count_minutes(cells)
+    counted = count_minutes(cells) if page.edition == "lesson" else None
+    if counted:
         fill_minutes(cells, counted)
-        notes = counted.notes()
     fold_cells(cells)
     if page.edition == "exercise":
         places = [f"{page.source}, line {line}" for line in lines]
         mark_cells(cells, points_of=page.points, places=places)
     metadata = _metadata(page, text)
-    metadata["distlab"] |= notes
+    metadata["distlab"] |= counted.notes() if counted else {}
     notebook = v4.new_notebook(cells=cells, metadata=metadata, nbformat_minor=5)
-    return Draft(notebook, tuple(lines), tuple(parts))
+    return Draft(notebook, tuple(lines), tuple(parts), counted)
 
 
 def _metadata(page: Page, text: str) -> dict[str, dict[str, Any]]:

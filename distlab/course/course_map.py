@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distlab.course.exercise_table import read_tasks
 from distlab.errors import InvalidArgument
 
 COMING = "coming"
@@ -127,8 +128,11 @@ class MapEntry:
             without its extra sections; None if it was not built.
         extra_minutes: The same of its extra sections; None if it has none.
         exercise: The exercise's path; "" if there is none.
-        exercise_minutes: The sum of the minutes that the exercise states for its tasks.
-        tasks: How many tasks the exercise has, the reports included.
+        exercise_minutes: The sum of the minutes that the exercise states for its core tasks.
+        tasks: How many core tasks the exercise has.
+        extra_tasks: The names of its other tasks, which no later lesson needs; of one without
+            points the title.
+        extra_task_minutes: What these take.
     """
 
     part: str
@@ -141,6 +145,8 @@ class MapEntry:
     exercise: str = ""
     exercise_minutes: int | None = None
     tasks: int = 0
+    extra_tasks: tuple[str, ...] = ()
+    extra_task_minutes: int | None = None
 
     @property
     def number(self) -> str:
@@ -191,11 +197,32 @@ def map_table(entries: Sequence[MapEntry]) -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 
-def total_minutes(entries: Sequence[MapEntry]) -> tuple[tuple[int, int], int]:
-    """Returns the minutes of all lessons, with folds closed and open, and of all exercises."""
+@dataclass(frozen=True, kw_only=True)
+class TotalMinutes:
+    """The sums over all lessons that are there.
+
+    Attributes:
+        lessons: Of the lessons without their extra sections, with folds closed and folds open.
+        extra: Of the extra sections, with folds open.
+        tasks: Of the core tasks.
+        extra_tasks: Of the others.
+    """
+
+    lessons: tuple[int, int]
+    extra: int
+    tasks: int
+    extra_tasks: int
+
+
+def total_minutes(entries: Sequence[MapEntry]) -> TotalMinutes:
+    """Returns the minutes of the whole course."""
     stated = [entry.lesson_minutes or (0, 0) for entry in entries]
-    low, high = (sum(minutes) for minutes in zip(*stated, strict=True))
-    return (low, high), sum(entry.exercise_minutes or 0 for entry in entries)
+    return TotalMinutes(
+        lessons=(sum(low for low, _ in stated), sum(high for _, high in stated)),
+        extra=sum((entry.extra_minutes or (0, 0))[1] for entry in entries),
+        tasks=sum(entry.exercise_minutes or 0 for entry in entries),
+        extra_tasks=sum(entry.extra_task_minutes or 0 for entry in entries),
+    )
 
 
 def in_minutes(minutes: tuple[int, int] | int | None) -> str:
@@ -216,17 +243,18 @@ def _lesson_cell(entry: MapEntry) -> str:
 def _exercise_cell(entry: MapEntry) -> str:
     if not entry.exercise:
         return ""
-    return ",\u00a0".join(
-        filter(
-            None, [f"[{entry.tasks} tasks]({entry.exercise})", in_minutes(entry.exercise_minutes)]
-        )
-    )
+    count = f"[{entry.tasks} {'task' if entry.tasks == 1 else 'tasks'}]({entry.exercise})"
+    more = f"{len(entry.extra_tasks)}\u00a0extra" if entry.extra_tasks else ""
+    cell = ",\u00a0".join(filter(None, [count, in_minutes(entry.exercise_minutes)]))
+    return f"{cell}, {more}" if more else cell
 
 
 def _entry(course: Path, part: str, stem: str, title: str, question: str) -> MapEntry:
     lesson, exercise = f"notebooks/{stem}.ipynb", f"exercises/{stem}.ipynb"
     has_lesson, has_exercise = (course / lesson).is_file(), (course / exercise).is_file()
-    tasks = _minutes_of_tasks(_text(course / exercise)) if has_exercise else []
+    tasks = read_tasks(_text(course / exercise)) if has_exercise else ()
+    core = [task.minutes for task in tasks if not task.is_extra]
+    extra = {task.name: task.minutes for task in tasks if task.is_extra}
     return MapEntry(
         part=part,
         stem=stem,
@@ -236,8 +264,10 @@ def _entry(course: Path, part: str, stem: str, title: str, question: str) -> Map
         lesson_minutes=_built_minutes(course / lesson, "minutes"),
         extra_minutes=_built_minutes(course / lesson, "extra_minutes"),
         exercise=exercise if has_exercise else "",
-        exercise_minutes=sum(tasks) or None,
-        tasks=len(tasks),
+        exercise_minutes=sum(core) or None,
+        tasks=len(core),
+        extra_tasks=tuple(extra),
+        extra_task_minutes=sum(extra.values()) or None,
     )
 
 
@@ -248,20 +278,6 @@ def _built_minutes(path: Path, key: str) -> tuple[int, int] | None:
         return int(low), int(high)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _minutes_of_tasks(text: str) -> list[int]:
-    """Returns the minutes of each task, from the column of this name in the first table."""
-    minutes, column = [], -1
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if column < 0:
-            column = cells.index("minutes") if "minutes" in cells else -1
-        elif not line.startswith("|"):
-            break
-        elif len(cells) > column and cells[column].isdigit():
-            minutes.append(int(cells[column]))
-    return minutes
 
 
 def _text(path: Path) -> str:

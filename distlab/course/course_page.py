@@ -68,10 +68,12 @@ class _Place:
     read: bool
     saved: dict[str, float]
 
-    @property
-    def open_task(self) -> str:
-        """The next task; "" if all are passed or there is no exercise."""
-        return self.tasks.next_task if self.tasks and self.entry.exercise else ""
+    def open_task(self, *, extra: bool) -> str:
+        """The next core task, or the next extra one; "" if all are passed or none is there."""
+        if self.tasks is None or not self.entry.exercise:
+            return ""
+        left = (name for name in self.tasks.checks if name not in self.tasks.passed)
+        return next((name for name in left if (name in self.entry.extra_tasks) == extra), "")
 
     @property
     def state(self) -> str:
@@ -86,14 +88,20 @@ class _Place:
         return self.tasks.earned / self.tasks.points if self.tasks and self.tasks.points else 0.0
 
     def step(self) -> _Step | None:
-        """The notebook of this lesson to go on with, or None; a passed exercise is enough."""
+        """The notebook of this lesson to go on with, or None; passed core tasks are enough."""
         entry, tried = self.entry, bool(self.state)
         if entry.lesson and not self.read and not tried:
             minutes = in_minutes(entry.lesson_minutes)
             return self._to(entry.lesson, "lesson", ", ".join(filter(None, [entry.title, minutes])))
-        if self.open_task:
-            note = f"{entry.title}, next task: `{self.open_task}`"
-            return self._to(entry.exercise, "exercise", note)
+        if task := self.open_task(extra=False):
+            return self._to(entry.exercise, "exercise", f"{entry.title}, next task: `{task}`")
+        return None
+
+    def extra_step(self) -> _Step | None:
+        """The exercise with a task that is not on the core path, or None."""
+        if task := self.open_task(extra=True):
+            entry = self.entry
+            return self._to(entry.exercise, "exercise", f"{entry.title}, extra task: `{task}`")
         return None
 
     def _to(self, path: str, kind: str, note: str) -> _Step:
@@ -159,15 +167,15 @@ def _was_read(lesson: Path) -> bool:
 def _next(places: list[_Place]) -> _Step:
     """Returns where to go on: in the lesson whose notebook was saved last, or after it.
 
-    An exercise that is passed stands for its lesson, and one that was left out comes at the end.
+    An exercise whose core tasks are passed stands for its lesson. One that was left out comes at
+    the end, and after it the extra tasks.
     """
     last = max(
         range(len(places)), key=lambda at: max(places[at].saved.values(), default=0.0), default=0
     )
-    for place in [*places[last:], *places[:last]]:
-        if step := place.step():
-            return step
-    return _Step()
+    steps = [place.step() for place in [*places[last:], *places[:last]]]
+    steps += [place.extra_step() for place in places]
+    return next(filter(None, steps), _Step())
 
 
 def _total(places: list[_Place]) -> str:

@@ -41,6 +41,12 @@ OPENING = """After this lesson you can
 **Time:** 20 to 30 minutes. **Needs:** lesson 00."""
 
 
+TASKS = """| task | what you do | minutes | difficulty | path |
+|---|---|---|---|---|
+| 1. `mean` | a mean | 5 | easy | core |
+| your own model | try it (no points) | 10 | open | extra |"""
+
+
 def lesson(*cells, title="# Start here", opening=f"## Overview\n\n{OPENING}"):
     """A good lesson, with cells put before its last two sections."""
     return v4.new_notebook(
@@ -123,9 +129,10 @@ def test_titles_and_fixed_sections_are_held():
     swapped = lesson()
     swapped.cells[-1].source = "## Next steps\n\n## Check yourself"
     assert messages(swapped) == ending
-    exercise = v4.new_notebook(cells=[text("# A"), text("## Overview"), text("## Next steps")])
+    opening = text(f"## Overview\n\n{TASKS}")
+    exercise = v4.new_notebook(cells=[text("# A"), opening, text("## Next steps")])
     assert messages(exercise, edition="exercise") == []
-    exercise.cells[1].source = "## Set-up"
+    opening.source = f"## Set-up\n\n{TASKS}"
     wrong = ["the first section must be '## Overview'"]
     assert messages(exercise, edition="exercise") == wrong
 
@@ -142,6 +149,22 @@ def test_the_opening_says_how_long_a_lesson_takes_and_what_for():
         (OPENING.replace("**Needs:**", "It wants"), "what a learner needs: '**Needs:** lesson NN'"),
     ):
         assert message in " ".join(messages(lesson(opening=opening))), message
+
+
+def test_the_table_of_tasks_says_for_whom_each_is():
+    for before, after, message in (
+        (" path |\n", " who |\n", "the table of tasks must have | task | what you do | minutes | "),
+        ("| task", "| work", "has no table of its tasks: | task | what you do | minutes | diff"),
+        ("| core", "| both", "1. `mean`: path 'both'; write core or extra"),
+        ("easy", "simple", "1. `mean`: difficulty 'simple'; write easy or medium or hard or open"),
+        ("| 5 |", "| five |", "1. `mean`: no whole number of minutes"),
+        ("| extra", "| core", "your own model: has no points, so it's extra"),
+        ("| core", "| extra", "has no core task"),
+    ):
+        table = text(f"## Overview\n\n{TASKS.replace(before, after)}")
+        cells = [text("# A"), table, text("## Next steps")]
+        found = messages(v4.new_notebook(cells=cells), edition="solution")
+        assert any(message in finding for finding in found), (message, found)
 
 
 # Links
@@ -188,7 +211,8 @@ def test_links_that_do_not_resolve_are_found(root):
     ):
         (finding,) = messages(lesson(text(f"## Here it is\n\n{link}")), root)
         assert finding.startswith("cell 3: link ") and message in finding
-    cells = [text("# A"), text("## Overview\n\n[x](../README.md)"), text("## Next steps")]
+    cells = [text("# A"), text(f"## Overview\n\n[x](../README.md)\n\n{TASKS}")]
+    cells += [text("## Next steps")]
     assert messages(v4.new_notebook(cells=cells), root, "solution") == []
 
 
@@ -199,6 +223,10 @@ EXERCISE = """\
 # # Exercise
 #
 # ## Overview
+#
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `mean` | a mean | 5 | easy | core |
 
 # %%
 # task: mean

@@ -2,7 +2,8 @@
 
 from nbformat import v4
 
-from distlab.authoring.minutes import count_minutes, count_words
+from distlab.authoring.__main__ import main
+from distlab.authoring.minutes import MOST_CORE_HOURS, count_minutes, count_words
 from distlab.authoring.source import Page, draft_page
 from tests.support.repository import ROOT
 
@@ -84,3 +85,14 @@ def test_every_lesson_leaves_its_minutes_to_the_builder():
 
 def test_words_are_what_is_read():
     assert count_words("**Two** words - `x = 1` [here](https://a.b)") == 5
+
+
+def test_the_command_prints_what_each_lesson_and_its_exercise_take(capsys):
+    status = main(["minutes", "--root", str(ROOT)])
+    *rows, _, verdict = capsys.readouterr().out.splitlines()
+    first, total = rows[1].split(), rows[-1].split()
+    assert (first[0], total[0]) == ("00_start_here", "all")
+    hours = int(total[3].partition("-")[2]) / 60
+    is_too_long = hours > MOST_CORE_HOURS
+    assert status == is_too_long and ("too long" in verdict) == is_too_long
+    assert verdict.startswith(f"core path: {hours:.1f} hours")

@@ -13,11 +13,12 @@ from tools import write_tables
 LESSON = "# A title\n\nIt takes 25 to 30 minutes."
 EXERCISE = """# Exercise
 
-| task | what you do | minutes | difficulty |
-|---|---|---|---|
-| 1. `first` | a | 5 | easy |
-| 2. `second` | b | 12 | hard |
-| report `third` | c | 15 | medium |
+| task | what you do | minutes | difficulty | path |
+|---|---|---|---|---|
+| 1. `first` | a | 5 | easy | core |
+| 2. `second` | b | 12 | hard | core |
+| report `third` | c | 15 | medium | extra |
+| your own model | d (no points) | 10 | open | extra |
 
 | other | minutes |
 |---|---|---|
@@ -46,12 +47,14 @@ def reproducibility_of(course):
 def test_the_map_has_the_minutes_and_tasks_that_the_notebooks_state(course):
     entry = reproducibility_of(course)
     assert (entry.lesson_minutes, entry.extra_minutes) == ((25, 30), (5, 10))
-    assert (entry.exercise_minutes, entry.tasks) == (32, 3)
-    assert total_minutes(read_map(course)) == ((25, 30), 32)
+    assert (entry.tasks, entry.exercise_minutes) == (2, 17)
+    assert (entry.extra_tasks, entry.extra_task_minutes) == (("third", "your own model"), 25)
+    total = total_minutes(read_map(course))
+    assert (total.lessons, total.extra, total.tasks, total.extra_tasks) == ((25, 30), 10, 17, 25)
     rows = map_table(read_map(course)).splitlines()
     (row,) = [row for row in rows if row.startswith("| 06 |")]
     assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u201330\u00a0min" in row
-    assert "[3 tasks](exercises/06_reproducibility.ipynb),\u00a032\u00a0min" in row
+    assert "[2 tasks](exercises/06_reproducibility.ipynb),\u00a017\u00a0min, 2\u00a0extra |" in row
     absent = "| 02 | Batch size and learning rate (coming) |"
     assert any(row.startswith(absent) for row in rows)
 

@@ -94,6 +94,18 @@ def test_a_learner_is_sent_to_lesson_00_and_then_to_where_they_are(folder):
     assert "You have passed every task" in course_page(folder)
 
 
+def test_extra_tasks_come_when_every_core_task_is_passed(folder):
+    extra = {name for entry in read_map(folder) for name in entry.extra_tasks}
+    for stem in stems():
+        core = [check.name for check in checks_of(stem) if check.name not in extra]
+        assert core, stem
+        answer(folder, *core, lesson=stem)
+    stem = next(stem for stem in stems() if extra & {check.name for check in checks_of(stem)})
+    name = next(check.name for check in checks_of(stem) if check.name in extra)
+    assert course_state(folder)["next"] == f"exercises/{stem}.ipynb"
+    assert f", extra task: `{name}`" in course_page(folder)
+
+
 def test_a_folder_without_notebooks_has_a_page_too(tmp_path):
     assert "distlab-start" not in course_page(tmp_path)
 

@@ -15,34 +15,19 @@ from distlab.course.checks.mistakes import NamedMistake
 from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
 from distlab.course.checks.run_check import run_check
-from distlab.course.course_map import in_minutes, read_map
+from distlab.course.course_map import read_map
 from tests.support.repository import ROOT
+from tools.teaching_page import with_minutes
 
 TEXT = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
 WORDS = " ".join(TEXT.split())
-# Of each lesson: its name, what it needs, its points, and the minutes of lesson and exercise.
-ROWS = re.findall(
-    r"(?m)^\| (\d\d .+?) \| .+? \| (.+?) \| ([\d. +]+) \| (\d+\u2013\d+) \| \**(\d+)\** \|$", TEXT
-)
-# With all folds open.
-MINUTES = {
-    name[:2]: (int(lesson.partition("\u2013")[2]), int(exercise))
-    for name, _, _, lesson, exercise in ROWS
-}
+# Of each lesson: its name, what it needs and its points.
+ROWS = re.findall(r"(?m)^\| (\d\d .+?) \| .+? \| (.+?) \| ([\d. +]+) \|", TEXT)
 
 
 def markdown_of(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-
-
-def minutes_of(exercise):
-    """What an exercise's table says of its tasks: the minutes of those with points, of all."""
-    table = re.findall(
-        r"^\| (.+?) \| (.+?) \| (\d+) \| (?:easy|medium|hard|open) \|$", exercise, re.M
-    )
-    graded = [int(minutes) for _, what, minutes in table if "no points" not in what]
-    return sum(graded), sum(int(minutes) for _, _, minutes in table)
 
 
 def needed_lessons(lesson):
@@ -64,41 +49,29 @@ def test_each_example_of_a_platform_is_recognised_as_that_platforms():
         assert named and named <= {label.learner, label.user}, platform
 
 
-def test_each_row_has_the_points_needs_and_minutes_of_its_notebooks():
+def test_each_row_has_the_points_and_the_needs_of_its_notebooks():
     entries = [entry for entry in read_map(ROOT) if entry.lesson]
-    with_open, in_all = [], [0, 0]
     assert [name for name, *_ in ROWS] == [entry.name for entry in entries]
-    for (name, needs, points, lesson, _), entry, stem in zip(ROWS, entries, stems(), strict=True):
-        graded, total = minutes_of(markdown_of(ROOT / entry.exercise))
+    for (name, needs, points), entry, stem in zip(ROWS, entries, stems(), strict=True):
         with_points = [some for some in (checks_of(stem), reports_of(stem)) if some]
         sums = [f"{sum(each.points for each in some):g}" for some in with_points]
         assert points == " + ".join(sums), name
         assert re.findall(r"\b\d\d\b", needs) == needed_lessons(ROOT / entry.lesson), name
-        assert lesson == in_minutes(entry.lesson_minutes).removesuffix("\u00a0min"), name
-        assert MINUTES[entry.number][1] == graded, name
-        assert total == entry.exercise_minutes, name
-        in_all = [in_all[0] + graded, in_all[1] + total]
-        with_open += [entry.number] if total > graded else []
-    assert f"in exercises {', '.join(with_open[:-1])} and {with_open[-1]}" in WORDS
-    less, more = (f"{round(minutes / 30) / 2:g}" for minutes in in_all)
-    assert f"about {more} hours in all instead of {less}" in WORDS
 
 
-def hours(lessons, *columns):
-    """What these lessons take by the table: column 0 has the lessons, column 1 the exercises."""
-    total = sum(MINUTES[number][column] for number in lessons.split() for column in columns)
-    return f"{round(total / 60, 1):g}"
-
-
-def test_the_hours_of_each_way_through_are_those_of_its_lessons():
+def test_minutes_and_hours_are_those_of_the_notebooks_and_each_lesson_is_in_a_week():
+    entries = read_map(ROOT)
+    assert with_minutes(TEXT, entries) == TEXT, "`make map` mends it"
     weeks = re.findall(r"(?m)^\| \d \| ([\d, ]+) \|", TEXT)
-    assert sum(len(week.split(", ")) for week in weeks) == len(MINUTES)
-    *first, last = (hours(week.replace(",", ""), 0, 1) for week in weeks)
-    assert f"take about {', '.join(first)} and {last} hours" in WORDS
-    evenings = ("00 01 02 03", "05 09 11")
-    lessons, exercises = ([hours(evening, column) for evening in evenings] for column in (0, 1))
-    assert f"about {lessons[0]} hours (00, 01, 02 and 03) and {lessons[1]} hours" in TEXT
-    assert f"as homework: {exercises[0]} and {exercises[1]} hours" in TEXT
+    there = [entry.number for entry in entries if entry.lesson]
+    assert sorted(", ".join(weeks).split(", ")) == there
+    blank = "| 00 Start here | x | y | 9 | | | |\n| 1 | 00, 00 | | | z |\n"
+    (start,) = (entry for entry in entries if entry.number == "00")
+    _, high = start.lesson_minutes
+    row, week = with_minutes(blank, entries).splitlines()
+    assert row.endswith(f"\u2013{high} | {start.exercise_minutes} | {start.extra_task_minutes} |")
+    hours = [f"{round(2 * minutes / 60, 1):g}" for minutes in (high, start.exercise_minutes)]
+    assert week == f"| 1 | 00, 00 | {hours[0]} | {hours[1]} | z |"
 
 
 def test_every_option_that_is_named_is_an_option_of_its_command(capsys):

@@ -97,6 +97,8 @@ def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> li
     if edition == "lesson":
         findings += lint_predictions.counted_at_the_end(notebook)
         findings += lint_rules.complete_opening(notebook)
+    else:
+        findings += lint_rules.tasks_on_a_path(notebook)
     findings += links_resolve(notebook, edition=edition, root=root)
     return sorted(findings, key=lambda finding: finding.cell or 0)
 

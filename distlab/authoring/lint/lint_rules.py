@@ -17,6 +17,7 @@ from distlab.authoring.notebook_text import (
     unexpected_errors,
 )
 from distlab.authoring.source import Edition
+from distlab.course.exercise_table import COLUMNS, DIFFICULTIES, PATHS, table_of
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -129,6 +130,30 @@ def complete_opening(notebook: NotebookNode) -> list[Finding]:
     for words, pattern in _OPENING.items():
         if not re.search(pattern, text):
             findings.append(Finding(None, f"the opening must say {words}"))
+    return findings
+
+
+def tasks_on_a_path(notebook: NotebookNode) -> list[Finding]:
+    """The table of an exercise says of each task how long it takes, how hard it is and for whom."""
+    texts = [(n, c.source) for n, c in enumerate(notebook.cells, 1) if c.cell_type == "markdown"]
+    tables = [(number, rows) for number, text in texts if (rows := table_of(text))]
+    if not tables:
+        return [Finding(None, f"has no table of its tasks: | {' | '.join(COLUMNS)} |")]
+    number, rows = tables[0]
+    if tuple(rows[0]) != COLUMNS:
+        return [Finding(number, f"the table of tasks must have | {' | '.join(COLUMNS)} |")]
+    findings = []
+    for row in rows[1:]:
+        for column, allowed in (("difficulty", DIFFICULTIES), ("path", PATHS)):
+            if row.get(column) not in allowed:
+                found = f"{row['task']}: {column} {row.get(column)!r}; write {' or '.join(allowed)}"
+                findings.append(Finding(number, found))
+        if not row.get("minutes", "").isdigit():
+            findings.append(Finding(number, f"{row['task']}: no whole number of minutes"))
+        if "no points" in row.get("what you do", "") and row.get("path") == "core":
+            findings.append(Finding(number, f"{row['task']}: has no points, so it's extra"))
+    if not any(row.get("path") == "core" for row in rows[1:]):
+        findings.append(Finding(number, "has no core task"))
     return findings
 
 

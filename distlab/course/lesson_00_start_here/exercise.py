@@ -7,13 +7,13 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `slices` | write the rule by which a batch is shared | 5 | easy |
-# | 2. `file_slices` | the same for a batch that is read from files | 4 | easy |
-# | 3. `brightness` | find a bug that raises no error | 4 | easy |
-# | 4. `who_saw` | write down which replica saw which example | 6 | medium |
-# | 5. your own data | see how your batches are shared (no points) | 10 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `slices` | write the rule by which a batch is shared | 5 | easy | core |
+# | 2. `file_slices` | the same for a batch that is read from files | 4 | easy | core |
+# | 3. `brightness` | find a bug that raises no error | 4 | easy | core |
+# | 4. `who_saw` | write down which replica saw which example | 6 | medium | core |
+# | 5. your own data | see how your batches are shared (no points) | 10 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.

@@ -7,13 +7,13 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `scope` | repair a model that trains on one device only | 5 | easy |
-# | 2. `combine_shares` | combine means of unequal and empty shares | 10 | medium |
-# | 3. `count_examples` | make a variable inside a step, once | 7 | medium |
-# | 4. `find_drifted` | find variables whose copies differ | 5 | medium |
-# | 5. your own model | show that replicas train it as one device does (no points) | 15 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `scope` | repair a model that trains on one device only | 5 | easy | core |
+# | 2. `combine_shares` | combine means of unequal and empty shares | 10 | medium | core |
+# | 3. `count_examples` | make a variable inside a step, once | 7 | medium | core |
+# | 4. `find_drifted` | find variables whose copies differ | 5 | medium | core |
+# | 5. your own model | train it on replicas, and compare (no points) | 15 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.

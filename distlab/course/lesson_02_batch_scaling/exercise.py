@@ -8,14 +8,14 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `plan_job` | plan batch, rate and steps, with gradient accumulation | 10 | easy |
-# | 2. `rate_at` | repair the warm-up of a Keras callback | 10 | medium |
-# | 3. `noise_parts` | split a gradient into signal and noise, on the replicas | 15 | medium |
-# | 4. `compare_batches` | say what a larger batch costs, seed by seed | 15 | medium |
-# | report `where_the_rule_ends` | compare two rules for Adam's rate with a fixed rate | 20 | hard |
-# | your own model | double its batch, and say what to do with its rate (no points) | 20 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `plan_job` | plan batch, rate and steps, with gradient accumulation | 10 | easy | core |
+# | 2. `rate_at` | repair the warm-up of a Keras callback | 10 | medium | core |
+# | 3. `noise_parts` | split a gradient into signal and noise, on replicas | 15 | medium | extra |
+# | 4. `compare_batches` | say what a larger batch costs, seed by seed | 15 | medium | core |
+# | report `where_the_rule_ends` | compare two rules for Adam's rate with none | 20 | hard | extra |
+# | your own model | double its batch: and its rate? (no points) | 20 | open | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below
 # each. If you get stuck, open a hint. The report uses task 4.

@@ -7,13 +7,13 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `repair_losses` | find three bugs by what they do to the step | 10 | easy |
-# | 2. `exact_loss` | a mean over tokens that is right for every share of a batch | 8 | medium |
-# | 3. `train_in_calls` | compile many steps into one call | 10 | medium |
-# | 4. `train` | the whole loop, against one device's weights (optional) | 12 | hard |
-# | 5. your own model | compare your own loop with one device (optional, no points) | 15 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `repair_losses` | find three bugs by what they do to the step | 10 | easy | core |
+# | 2. `exact_loss` | a mean over tokens, right for each share of a batch | 8 | medium | core |
+# | 3. `train_in_calls` | compile many steps into one call | 10 | medium | core |
+# | 4. `train` | the whole loop, against one device's weights | 12 | hard | extra |
+# | 5. your own model | compare your own loop with one device (no points) | 15 | open | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check below
 # each one. If you get stuck, open the hint.

@@ -8,12 +8,12 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `sgd_step` | a step of linear regression on unequal and empty shares | 10 | medium |
-# | 2. `adagrad_step` | repair an optimizer with state and a limit on the gradient | 12 | medium |
-# | 3. `local_step` | train apart, and average the weights now and then | 10 | medium |
-# | 4. how far can you go? | accuracy against the number of all-reduces (no points) | 10 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `sgd_step` | a step of linear regression on unequal and empty shares | 10 | medium | core |
+# | 2. `adagrad_step` | repair an optimizer with state and a clipped gradient | 12 | medium | core |
+# | 3. `local_step` | train apart, and average the weights now and then | 10 | medium | extra |
+# | 4. how far can you go? | accuracy against all-reduces (no points) | 10 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint. Inside a step,

@@ -8,11 +8,11 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `equal_runs` | repair a training run, so that you can repeat it | 8 | easy |
-# | 2. `replica_masks` | give each layer its own masks, on each replica or on all | 12 | medium |
-# | 3. `expectations` | sort pairs of runs: identical, close, different | 10 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `equal_runs` | repair a training run, so that you can repeat it | 8 | easy | core |
+# | 2. `replica_masks` | give each layer its own masks, on one replica or all | 12 | medium | core |
+# | 3. `expectations` | sort pairs of runs: identical, close, different | 10 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open a hint.

@@ -9,14 +9,14 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `float32_head` | repair a head that loses small probabilities | 8 | easy |
-# | 2. `scaled_update` | write a dynamic loss scale for four replicas | 25 | hard |
-# | 3. `train_float16` | write a whole loop in float16, with a fixed scale | 15 | medium |
-# | 4. `training_bytes` | compute the memory of one replica | 10 | medium |
-# | 5. `choose_policy` | choose a policy for each device | 5 | easy |
-# | report `what_float16_loses` | explain a picture of your loop and your scale | 15 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `float32_head` | repair a head that loses small probabilities | 8 | easy | core |
+# | 2. `scaled_update` | write a dynamic loss scale for four replicas | 25 | hard | extra |
+# | 3. `train_float16` | write a whole loop in float16, with a fixed scale | 15 | medium | core |
+# | 4. `training_bytes` | compute the memory of one replica | 10 | medium | core |
+# | 5. `choose_policy` | choose a policy for each device | 5 | easy | core |
+# | report `what_float16_loses` | explain a picture of your loop and scale | 15 | medium | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below.
 # If you get stuck, open a hint. Task 2 is the most important one. You can do the tasks after it

@@ -9,12 +9,12 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `move_model` | repair a move that loses two things | 8 | medium |
-# | 2. `partial_restore` | restore a body without its head, or raise an error | 10 | medium |
-# | 3. `export_service` | export a model together with its preprocessing | 12 | medium |
-# | 4. `where_to_write` | which of several workers writes which file | 8 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `move_model` | repair a move that loses two things | 8 | medium | core |
+# | 2. `partial_restore` | restore a body without its head, or raise an error | 10 | medium | core |
+# | 3. `export_service` | export a model together with its preprocessing | 12 | medium | core |
+# | 4. `where_to_write` | which of several workers writes which file | 8 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open a hint. The tasks do not need each other.

@@ -9,16 +9,16 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `tf_configs` | write the TF_CONFIG of every worker | 6 | easy |
-# | 2. `my_part` | select each worker's part of a data set | 8 | medium |
-# | 3. `train_on_two_workers` | **a loop on two workers, equal to one device** | 20 | medium |
-# | 4. `save_from_many` | write one checkpoint from all workers | 6 | medium |
-# | 5. `diagnose` | four programs: which worker waits, and why? | 12 | medium |
-# | 6. `end_of_epoch` | repair a hang that depends on the data | 6 | medium |
-# | report `who_read_what` | compare your loop with one device, in writing | 15 | medium |
-# | your own model | start a script of yours on two workers (no points) | 20 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `tf_configs` | write the TF_CONFIG of every worker | 6 | easy | core |
+# | 2. `my_part` | select each worker's part of a data set | 8 | medium | core |
+# | 3. `train_on_two_workers` | **a loop on two workers, as on one device** | 20 | medium | core |
+# | 4. `save_from_many` | write one checkpoint from all workers | 6 | medium | core |
+# | 5. `diagnose` | four programs: which worker waits, and why? | 12 | medium | core |
+# | 6. `end_of_epoch` | repair a hang that depends on the data | 6 | medium | core |
+# | report `who_read_what` | compare your loop with one device, in writing | 15 | medium | extra |
+# | your own model | start a script of yours on two workers (no points) | 20 | open | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint.

@@ -8,12 +8,12 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `coordinate` | **a coordinator's loop with a limit on what is under way** | 14 | medium |
-# | 2. `staleness` | the staleness of every step, from a log | 8 | medium |
-# | 3. `shard_rows` | cut a table for several servers | 5 | easy |
-# | 4. `survive_kill` | find the bug that only a killed worker shows | 9 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `coordinate` | **a coordinator's loop with few steps in flight** | 14 | medium | core |
+# | 2. `staleness` | the staleness of every step, from a log | 8 | medium | core |
+# | 3. `shard_rows` | cut a table for several servers | 5 | easy | extra |
+# | 4. `survive_kill` | find the bug that only a killed worker shows | 9 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint.

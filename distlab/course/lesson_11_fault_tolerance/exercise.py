@@ -8,17 +8,17 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `whole_state` | put every part of a training into one checkpoint | 8 | easy |
-# | 2. `save_atomically` | save so that a kill does no harm | 12 | medium |
-# | 3. `newest_checkpoint` | find the newest checkpoint | 5 | easy |
-# | 4. `resume_in_a_loop` | resume in the middle of an epoch | 12 | medium |
-# | 5. `leave_when_told` | repair two bugs: SIGTERM | 8 | medium |
-# | 6. `save_interval` | compute how often to save | 8 | medium |
-# | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard |
-# | report `what_comes_back` | your training, killed: a picture and its text | 15 | medium |
-# | your own model | kill a training of yours, and compare (no points) | 20 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `whole_state` | put every part of a training into one checkpoint | 8 | easy | core |
+# | 2. `save_atomically` | save so that a kill does no harm | 12 | medium | core |
+# | 3. `newest_checkpoint` | find the newest checkpoint | 5 | easy | core |
+# | 4. `resume_in_a_loop` | resume in the middle of an epoch | 12 | medium | core |
+# | 5. `leave_when_told` | repair two bugs: SIGTERM | 8 | medium | core |
+# | 6. `save_interval` | compute how often to save | 8 | medium | core |
+# | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard | extra |
+# | report `what_comes_back` | your training, killed: a picture and its text | 15 | medium | extra |
+# | your own model | kill a training of yours, and compare (no points) | 20 | open | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint. `dl.Resume` does all of this. Here you write it yourself, once. (The

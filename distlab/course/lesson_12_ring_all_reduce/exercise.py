@@ -8,12 +8,12 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `reduce_scatter` | scatter in log2 N steps instead of N - 1 | 15 | medium |
-# | 2. `all_gather` | gather in log2 N steps instead of N - 1 | 12 | medium |
-# | 3. `choose_route` | one ring over all GPUs, or two levels | 12 | medium |
-# | 4. `pack_gradients` | repair the packing of gradients into messages | 8 | easy |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `reduce_scatter` | scatter in log2 N steps instead of N - 1 | 15 | medium | core |
+# | 2. `all_gather` | gather in log2 N steps instead of N - 1 | 12 | medium | extra |
+# | 3. `choose_route` | one ring over all GPUs, or two levels | 12 | medium | core |
+# | 4. `pack_gradients` | repair the packing of gradients into messages | 8 | easy | core |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.

@@ -8,14 +8,14 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `step_timer` | repair a stopwatch with two mistakes | 8 | easy |
-# | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium |
-# | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium |
-# | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium |
-# | report `one_against_many` | one device against many, for a CNN | 15 | medium |
-# | your own model | measure it on your machine (no points) | 15 | open |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `step_timer` | repair a stopwatch with two mistakes | 8 | easy | core |
+# | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium | core |
+# | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium | core |
+# | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium | core |
+# | report `one_against_many` | one device against many, for a CNN | 15 | medium | extra |
+# | your own model | measure it on your machine (no points) | 15 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.

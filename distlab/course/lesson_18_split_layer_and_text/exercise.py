@@ -8,12 +8,12 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `split_gated` | split a layer with three kernels over the devices | 12 | medium |
-# | 2. `sharded_adam` | repair a step of Adam whose state should be divided | 10 | medium |
-# | 3. `pipeline_idle` | count the bubble of a pipeline with a slow stage | 10 | hard |
-# | 4. `choose_mesh` | choose the axes of a mesh on a cluster | 12 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `split_gated` | split a layer with three kernels over the devices | 12 | medium | core |
+# | 2. `sharded_adam` | repair a step of Adam whose state should be divided | 10 | medium | core |
+# | 3. `pipeline_idle` | count the bubble of a pipeline with a slow stage | 10 | hard | extra |
+# | 4. `choose_mesh` | choose the axes of a mesh on a cluster | 12 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check
 # below each one. If you get stuck, open the hint.

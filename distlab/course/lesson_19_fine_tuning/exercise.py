@@ -8,11 +8,11 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `unfreeze_from` | let the upper layers learn again, on two replicas | 12 | medium |
-# | 2. `numbers_sent` | say what a step sends, before you take one | 12 | medium |
-# | 3. `pretraining_rows` | find the rows that pretraining may use | 12 | medium |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `unfreeze_from` | let the upper layers learn again, on two replicas | 12 | medium | core |
+# | 2. `numbers_sent` | say what a step sends, before you take one | 12 | medium | core |
+# | 3. `pretraining_rows` | find the rows that pretraining may use | 12 | medium | core |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.

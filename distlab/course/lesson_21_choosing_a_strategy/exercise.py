@@ -8,11 +8,11 @@
 # %% [markdown]
 # ## Overview
 #
-# | task | what you do | minutes | difficulty |
-# |---|---|---|---|
-# | 1. `choose_and_defend` | six cases, each with a reason | 12 | medium |
-# | 2. `compare_strategies` | one model under many strategies: where it differs | 15 | medium |
-# | 3. `worth_it` | find three bugs in how measurements are read | 10 | easy |
+# | task | what you do | minutes | difficulty | path |
+# |---|---|---|---|---|
+# | 1. `choose_and_defend` | six cases, each with a reason | 12 | medium | core |
+# | 2. `compare_strategies` | one model, many strategies: where it differs | 15 | medium | core |
+# | 3. `worth_it` | find three bugs in how measurements are read | 10 | easy | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check
 # below each one. If you get stuck, open the hint.

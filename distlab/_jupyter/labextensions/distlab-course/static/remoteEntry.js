@@ -355,8 +355,9 @@
     small.append(make('span', 'distlab-lesson-state', lesson.read ? '✓ read' : minutes(lesson.lesson_minutes)));
     body.append(small);
     if (lesson.exercise) {
+      const extra = lesson.extra_tasks.length;
       const text = `exercise ${minutes(lesson.exercise_minutes)}`.trim();
-      small.append(' · ', link(app, 'distlab-exercise', text, lesson.exercise));
+      small.append(' · ', link(app, 'distlab-exercise', extra ? `${text}, ${extra} extra` : text, lesson.exercise));
     }
     if (lesson.state) {
       const bar = make('div', 'distlab-bar');
