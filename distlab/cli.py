@@ -193,6 +193,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _lab(options: argparse.Namespace) -> int:
+    from distlab.course import assistant_page
     from distlab.course.course_page import PAGE, course_page
     from distlab.course.lab import check_jupyterlab, open_lab
     from distlab.course.learner_folder import lay_course, lay_page
@@ -201,6 +202,9 @@ def _lab(options: argparse.Namespace) -> int:
         check_jupyterlab()
     report = lay_course(options.folder, fresh=options.fresh)
     page = lay_page(options.folder, PAGE, course_page(options.folder))
+    # An AGENTS.md of the learner's own stays, and there is nothing to say about it.
+    instructions = assistant_page.assistant_page(distlab=_own_name(), python=sys.executable)
+    lay_page(options.folder, assistant_page.PAGE, instructions)
     print("\n".join([*report.lines(command=_own_name()), *page.lines()[1:]]), flush=True)
     if not options.lay_only:
         open_lab(

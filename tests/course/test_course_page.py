@@ -1,15 +1,21 @@
 """What a learner sees first: the page with the next step, and the data of the panel."""
 
+import hashlib
 import json
 import os
+import re
+import shlex
+import sys
 
 import pytest
 
 from distlab import cli
+from distlab.course import assistant_page
 from distlab.course.checks.registry import checks_of, stems
 from distlab.course.course_map import in_minutes, read_map
 from distlab.course.course_page import PAGE, course_page, course_state
 from distlab.course.learner_folder import lay_course, lay_page
+from distlab.shipped import MANIFEST
 from tests.support.repository import ROOT
 
 TASKS = sum(len(checks_of(stem)) for stem in stems())
@@ -120,3 +126,31 @@ def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
     cli.main(["lab", str(folder), "--lay-only"])
     assert (folder / PAGE).read_text() == "my notes"
     assert f"kept {PAGE}: you changed it\n" in capsys.readouterr().out
+
+
+def test_an_assistant_is_told_to_teach_and_an_own_page_of_that_name_stays(folder, capsys):
+    own = folder / assistant_page.PAGE
+    cli.main(["lab", str(folder), "--lay-only"])
+    page = own.read_text()
+    for asked in ("Don't solve tasks", "Don't answer predictions", "distlab progress ."):
+        assert asked in page
+    assert f"{shlex.quote(sys.executable)} -m nbconvert " in page
+    # What the page names is there.
+    assert set(re.findall(r"`((?:docs|notebooks|exercises)/\S*)`", page)) >= {"docs/pitfalls.md"}
+    assert all((folder / name).exists() for name in re.findall(r"`(\w+/(?:\w+\.md)?)`", page))
+    own.write_text("an older version")  # as an older distlab laid it, it is renewed
+    manifest = folder / MANIFEST
+    known = json.loads(manifest.read_text())
+    known["files"][own.name] = hashlib.sha256(b"an older version").hexdigest()
+    manifest.write_text(json.dumps(known))
+    capsys.readouterr()
+    cli.main(["lab", str(folder), "--lay-only"])
+    assert own.read_text() == page
+    own.write_text("mine")
+    cli.main(["lab", str(folder), "--lay-only"])
+    own.with_name("new").mkdir()
+    own.with_name("new").joinpath(own.name).write_text("mine from the first day")
+    cli.main(["lab", str(folder / "new"), "--lay-only"])
+    assert own.read_text() == "mine"
+    assert (folder / "new" / own.name).read_text() == "mine from the first day"
+    assert own.name not in capsys.readouterr().out
