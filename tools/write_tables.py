@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distlab.course.course_map import map_table, read_map, total_minutes
+from distlab.course.course_map import map_table, read_map, short_paths, total_minutes
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table
 from tools import fit_questions, teaching_page
 from tools.page_pictures import pictures
@@ -38,8 +38,18 @@ def with_map(text: str) -> str:
         f"{counted} By their words and lines of code they take {low} to {high} hours, the second "
         f"number with all folds open. We estimate {tasks} hours for the exercises' core tasks "
         f"and {extra} for their extra ones; no class has been timed yet.\n\n"
-        f"{map_table(entries)}",
+        f"{map_table(entries)}\n\n"
+        f"If you only have time for three lessons:\n\n{short_paths(entries)}",
         text,
+    )
+
+
+def with_lessons(text: str) -> str:
+    """Returns the text of the page for teachers with the lessons as they are now."""
+    entries = read_map(ROOT)
+    marks = ("<!-- three lessons -->\n\n", "\n\n<!-- end of the three lessons -->")
+    return replace_between(
+        marks, short_paths(entries, root="../"), teaching_page.with_minutes(text, entries)
     )
 
 
@@ -65,10 +75,7 @@ def replace_between(marks: tuple[str, str], table: str, text: str) -> str:
 if __name__ == "__main__":
     for page in WITH_MAP:
         page.write_text(with_map(page.read_text(encoding="utf-8")), encoding="utf-8")
-    TEACHING.write_text(
-        teaching_page.with_minutes(TEACHING.read_text(encoding="utf-8"), read_map(ROOT)),
-        encoding="utf-8",
-    )
+    TEACHING.write_text(with_lessons(TEACHING.read_text(encoding="utf-8")), encoding="utf-8")
     WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
     for path, picture in pictures().items():
         path.write_text(picture, encoding="utf-8")

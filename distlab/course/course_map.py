@@ -112,6 +112,12 @@ _LESSONS = {
         ),
     },
 }
+# By what a reader does: three lessons if there is no time for more, and which one comes next.
+_SHORT_PATHS = {
+    "a researcher": (("01", "13", "15"), "16"),
+    "a cluster engineer": (("09", "11", "14"), "17"),
+    "a teacher": (("00", "03", "17"), ""),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +200,27 @@ def map_table(entries: Sequence[MapEntry]) -> str:
             part = entry.part
             rows.append(["", f"**{part}**", "", ""])
         rows.append([entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)])
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+
+
+def short_paths(entries: Sequence[MapEntry], *, root: str = "") -> str:
+    """Returns a table with three lessons for each kind of reader.
+
+    Args:
+        entries: The map.
+        root: What leads from the page to the course's folder, as "../".
+    """
+    known = {entry.number: entry for entry in entries}
+
+    def named(number: str) -> str:
+        entry = known[number]
+        if not entry.lesson:
+            return f"{entry.name} ({COMING})"
+        return f"[{entry.name}]({root}{entry.lesson})"
+
+    rows = [["If you are", "three lessons", "and then"], ["---"] * 3]
+    for reader, (numbers, further) in _SHORT_PATHS.items():
+        rows.append([reader, ", ".join(map(named, numbers)), named(further) if further else ""])
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 

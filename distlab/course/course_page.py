@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.course.checks.progress import LessonProgress, progress, saved_outputs
-from distlab.course.course_map import MapEntry, in_minutes, read_map
+from distlab.course.course_map import MapEntry, in_minutes, read_map, short_paths
 from distlab.course.learner_folder import lay_page
 from distlab.course.predictions.prediction import is_recap
 from distlab.errors import InvalidArgument
@@ -37,6 +37,10 @@ most. Each lesson has an exercise that checks your answers as you go.
 <progress class="distlab-all" max="1" value="{share:.2f}"></progress> {total}
 
 {tiles}
+
+## If you only have three lessons
+
+{short_paths}
 """
 _BUTTON = """<a class="distlab-start" href="{path}">{label}</a>
 
@@ -116,7 +120,14 @@ def course_page(folder: Path) -> str:
     button = _BUTTON.format(path=step.path, label=step.label) if step.path else ""
     total, tiles = _total(places), _tiles(places)
     share = sum(place.share for place in places) / max(len(places), 1)
-    return _TEXT.format(button=button, note=step.note, share=share, total=total, tiles=tiles)
+    return _TEXT.format(
+        button=button,
+        note=step.note,
+        share=share,
+        total=total,
+        tiles=tiles,
+        short_paths=short_paths([place.entry for place in places]),
+    )
 
 
 def course_state(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from distlab.course.course_map import map_table, read_map, total_minutes
+from distlab.course.course_map import map_table, read_map, short_paths, total_minutes
 from distlab.errors import InvalidArgument
 from tests.support.repository import ROOT
 from tools import write_tables
@@ -68,6 +68,15 @@ def test_a_learners_broken_or_second_copy_is_no_matter_and_a_new_lesson_must_be_
     (course / "notebooks" / "18_more.ipynb").write_text(notebook(LESSON))
     with pytest.raises(InvalidArgument, match="18_more"):
         read_map(course)
+
+
+def test_three_lessons_are_named_for_each_kind_of_reader(course):
+    _, _, *rows = short_paths(read_map(ROOT), root="../").splitlines()
+    numbers = [re.findall(r"\b\d\d\b(?= )", row) for row in rows]
+    assert numbers == [["01", "13", "15", "16"], ["09", "11", "14", "17"], ["00", "03", "17"]]
+    paths = re.findall(r"\]\(\.\./(\S+)\)", "\n".join(rows))
+    assert paths and all((ROOT / path).is_file() for path in paths)
+    assert "01 MirroredStrategy (coming), 13 " in short_paths(read_map(course))
 
 
 def test_the_pages_have_the_map_as_the_notebooks_are_now():

@@ -113,7 +113,8 @@ def test_extra_tasks_come_when_every_core_task_is_passed(folder):
 
 
 def test_a_folder_without_notebooks_has_a_page_too(tmp_path):
-    assert "distlab-start" not in course_page(tmp_path)
+    page = course_page(tmp_path)
+    assert "distlab-start" not in page and "| a researcher | 01 " in page
 
 
 def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
