@@ -3,13 +3,16 @@
 import functools
 import inspect
 import pathlib
+from itertools import pairwise
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow import distribution_lib
 
 from distlab.course.checks.registry import checks_of
+from distlab.course.lesson_18_split_layer_and_text import causal_ring
+from distlab.course.lesson_18_split_layer_and_text.published_runs import BY_TENSOR_GPUS
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
@@ -17,11 +20,10 @@ from tests.support.lesson_checks import (
     edited_solution,
     edited_solutions,
     load_solution,
-    load_stub,
 )
 
 STEM = "18_split_layer_and_text"
-SPLIT, SHARDED, IDLE, MESH = checks_of(STEM)
+SPLIT, MESH, RING, DEAL = checks_of(STEM)
 ONE_DRAW = (1,)
 edited = functools.partial(edited_solution, STEM)
 
@@ -45,78 +47,134 @@ def test_layers_that_are_split_are_judged():
     assert_feedback_says(SPLIT, said)
 
 
-# Task 2: sharded_adam
+# Task 2: choose_mesh
 
-
-def sharded_by_sums(update, weights, gradient, m, v):
-    """Gathers by a sum of vectors that are zero outside the own piece."""
-    context = tf.distribute.get_replica_context()
-    start = context.replica_id_in_sync_group * tf.size(m)
-    total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
-    cut = [tf.slice(vector, [start], [tf.size(m)]) for vector in (weights, total)]
-    new, m, v = update(*cut, m, v)
-    behind = tf.size(weights) - start - tf.size(m)
-    return context.all_reduce("SUM", tf.pad(new, [[start, behind]])), m, v
-
-
-def test_shards_of_adam_are_judged():
-    assert_right_answers_pass(SHARDED, sharded_by_sums, seeds=ONE_DRAW)
-    wrong = {
-        "state_gathered": load_stub(STEM)["sharded_adam"],
-        "own_gradient_only": edited(
-            "sharded_adam", {'context.all_reduce("SUM", gradient)': "gradient"}
-        ),
-    }
-    assert_mistakes_are_caught(SHARDED, wrong, earned={"state_gathered": 0}, seeds=ONE_DRAW)
-    said = {"three values: weights, m and v": lambda update, weights, *given: weights}
-    assert_feedback_says(SHARDED, said)
-
-
-# Task 3: pipeline_idle
-
-
-def idle_of_a_simulation(stage_ms, micro_batches):
-    """Lets each stage start a micro-batch when it is there and the stage is free."""
-    there = np.zeros(micro_batches)
-    for milliseconds in stage_ms:
-        free = 0.0
-        for number in range(micro_batches):
-            free = max(free, there[number]) + milliseconds / micro_batches
-            there[number] = free
-    return 1 - sum(stage_ms) / (len(stage_ms) * there[-1])
-
-
-def test_idle_shares_are_judged():
-    assert load_solution(STEM)["pipeline_idle"]([10, 10], 2) == pytest.approx(1 / 3)  # the task's
-    assert_right_answers_pass(IDLE, idle_of_a_simulation)
-    of_the_mean = edited("pipeline_idle", {"max(stage_ms)": "sum(stage_ms) / len(stage_ms)"})
-    assert_mistakes_are_caught(IDLE, {"slowest_stage_ignored": of_the_mean})
-
-
-# Task 4: choose_mesh
+EXAMPLE = {
+    "parameters": 70_000_000_000,
+    "bytes_per_parameter": 16,
+    "layer_gb": 4,
+    "activations_gb": 60,
+    "device_gb": 80,
+    "examples": 64,
+}
 
 
 def mesh_by_doubling(model, hosts, per_host):
-    """Counts bytes, and doubles the devices until a part fits."""
-    size, parts = model["parameters"] * model["bytes_per_parameter"], 1
-    while size > 1e9 * (model["device_gb"] - model["activations_gb"]) * parts:
-        parts *= 2
-    tensor = min(parts, per_host)
-    return [hosts * per_host // parts, parts // tensor, tensor]
+    """Doubles how many devices share an example until a device has room and each an example."""
+    devices, shared = hosts * per_host, 1
+    left = model["device_gb"] - model["parameters"] * model["bytes_per_parameter"] / 1e9 / devices
+    while model["layer_gb"] + model["activations_gb"] > left * min(shared, per_host):
+        shared *= 2
+    while devices > model["examples"] * shared:
+        shared *= 2
+    tensor = min(shared, per_host)
+    return [devices // shared, tensor, shared // tensor]
 
 
 def test_meshes_are_judged():
-    facts = {"parameters": 5_000_000_000, "bytes_per_parameter": 16}
-    facts |= {"activations_gb": 12, "device_gb": 80}
-    assert tuple(load_solution(STEM)["choose_mesh"](facts, 4, 8)) == (16, 1, 2)  # as the task says
+    assert tuple(load_solution(STEM)["choose_mesh"](EXAMPLE, 4, 8)) == (16, 2, 1)  # the task's
     assert_right_answers_pass(MESH, lambda *given: np.array(mesh_by_doubling(*given)))
 
-    of_weights = edited("choose_mesh", {'model["bytes_per_parameter"]': "2"})
-    assert_mistakes_are_caught(MESH, {"weights_only": of_weights})
+    wrong = {
+        "weights_only": {'model["bytes_per_parameter"]': "2"},
+        "examples_ignored": {' and data <= model["examples"]': ""},
+        "layer_forgotten": {
+            '(model["layer_gb"] + model["activations_gb"])': 'model["activations_gb"]'
+        },
+        "replicas_copy": {"shard_gb + layer_gb": "shard_gb * data + layer_gb"},
+    }
+    assert_mistakes_are_caught(MESH, edited_solutions(STEM, "choose_mesh", wrong))
     assert_feedback_says(MESH, {"three whole numbers for each model": lambda *given: (4, 8)})
 
 
+# Task 3: ring_step
+
+
+def step_of_logarithms(state, q, k, v, at_q, at_k):
+    """Keeps the shifted sum and output in tensors, and a large negative score for later keys."""
+    highest, total, output = (tf.constant(part) for part in state)
+    scores = tf.where(at_q[:, None] < at_k[None], np.float64(-1e30), q @ k.T / np.sqrt(len(v[0])))
+    new = tf.maximum(highest, tf.reduce_max(scores, axis=1, keepdims=True))
+    pieces = [tf.exp(tf.reduce_logsumexp(scores, 1, keepdims=True) - new), tf.exp(scores - new) @ v]
+    old = [part * tf.exp(highest - new) for part in (total, output)]
+    return [new, *(before + piece for before, piece in zip(old, pieces, strict=True))]
+
+
+def test_steps_of_a_ring_are_judged():
+    assert_right_answers_pass(RING, step_of_logarithms)
+    wrong = {
+        "maximum_not_rescaled": {"shrink * ": ""},
+        "output_not_rescaled": {"shrink * output": "output"},
+        "no_maximum": {"np.exp(highest - new), np.exp(scores - new)": "1.0, np.exp(scores)"},
+        "mask_by_local_position": {
+            "at_q[:, None] >= at_k": "np.arange(len(q))[:, None] >= np.arange(len(k))"
+        },
+        "first_turn_unmasked": {"at_q[:, None] >= at_k": "at_q[:, None] >= at_k[0]"},
+    }
+    answers = edited_solutions(STEM, "ring_step", wrong)
+    assert_mistakes_are_caught(RING, answers, earned={"no_maximum": 2})
+    said = {
+        "yours returned 'parts of shapes": lambda state, q, *given: (state[0], state[0], q[:1]),
+        "yours returned 'ndarray'": lambda state, *given: state[0],
+    }
+    assert_feedback_says(RING, said)
+
+
+# Task 4: deal
+
+
+def deal_back_and_forth(length, devices):
+    """Deals one by one, forward and then backward."""
+    places = np.arange(length).reshape(-1, devices)
+    places[1::2] = places[1::2, ::-1]
+    return list(tf.constant(places.T))
+
+
+def zigzag_from_the_end(length, devices):
+    """The same pieces, for the devices in the other order."""
+    pieces = tf.split(tf.range(length), 2 * devices)
+    pairs = zip(pieces[devices:], pieces[devices - 1 :: -1], strict=True)
+    return [tf.concat(pair, axis=0) for pair in pairs]
+
+
+def test_deals_are_judged():
+    assert_right_answers_pass(DEAL, zigzag_from_the_end, deal_back_and_forth)
+    in_order = edited("deal", {"2 * devices - 1 - d": "2 * d + 1", "pieces[d]": "pieces[2 * d]"})
+    assert_mistakes_are_caught(DEAL, {"in_order": in_order}, earned=1)
+    said = {
+        "whole numbers for each device": lambda length, devices: length / devices,
+        "yours returned '2 lists'": lambda length, devices: [[0], [1]],
+    }
+    assert_feedback_says(DEAL, said)
+
+
 # What the lesson says and does not show
+
+
+def test_the_published_doublings_cost_what_the_lesson_says():
+    speeds = list(BY_TENSOR_GPUS.values())
+    costs = [round(100 * (1 - after / before)) for before, after in pairwise(speeds)]
+    assert list(BY_TENSOR_GPUS) == [2, 4, 8, 16, 32]
+    assert costs == [11, 12, 43, 66]
+
+
+def test_a_ring_never_holds_more_than_one_piece_of_the_scores(monkeypatch):
+    held, scores = [], causal_ring._scores
+
+    def noted(*given):
+        held.append(scores(*given))
+        return held[-1]
+
+    monkeypatch.setattr(causal_ring, "_scores", noted)
+    draw = np.random.default_rng(0)
+    q, k, v = (tf.constant(draw.normal(size=(12, 4)), tf.float32) for _ in "qkv")
+    causal_ring.ring_attention(q, k, v, [[0, 1, 10, 11], [2, 3, 8, 9], [4, 5, 6, 7]])
+    assert [piece.shape for piece in held] == [(4, 4)] * 9
+
+
+def test_keras_on_tensorflow_reads_no_layout_of_a_weight():
+    assert "DO NOT USE" in distribution_lib.__doc__
+    assert inspect.getsource(distribution_lib.distribute_value).rstrip().endswith("pass")
 
 
 def test_keras_on_jax_places_a_tensor_by_its_layout():

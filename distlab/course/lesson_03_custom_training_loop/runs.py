@@ -53,7 +53,7 @@ def train_on_lines(
             loss = loss_of(each_loss(following, model(tokens, training=True)), weights)
         model.optimizer.apply(tape.gradient(loss, model.trainable_variables))
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(iterator: Any) -> None:
         strategy.run(replica_step, args=next(iterator))
 

@@ -1,8 +1,7 @@
-"""Checks of lesson 18: a layer that is split, Adam that is sharded, a pipeline, a mesh."""
+"""Checks of lesson 18: a layer in parts, a mesh, and a text around a ring."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distlab.course.checks import Check, Close, Cost, Equal, Fault, Form, Inputs, Plain, Then
+from distlab.course.lesson_18_split_layer_and_text.causal_ring import busy_share, pairs_by_turn
 from distlab.course.runs.replicas import give_each, mirrored
 
 # --- split_gated: split a gated layer by column and then by row
@@ -114,7 +114,7 @@ SPLIT = Check(
     ),
     hint="Cut gate and up by column (axis 1) and down by row (axis 0). Each device then has a part "
     "of every output's sum: all_reduce adds these parts up. Add the bias behind it.",
-    revisit='"Split two layers by hand" in lesson 18',
+    revisit='"Cut two layers by hand" in lesson 18',
     mistakes=(
         Fault("split_twice_by_column", sees="shapes", cut=(1, 1)).feedback(
             "You cut all three kernels by column. A device then computes a part of the hidden "
@@ -145,239 +145,42 @@ SPLIT = Check(
 )
 
 
-# --- sharded_adam: Adam whose state is divided among the replicas
-
-_PIECE, _MORE = "its own piece", "more than its own piece"
-_RATE, _FIRST, _SECOND, _TINY = 0.1, 0.9, 0.99, 1e-7
-
-
-def _adam_inputs(seed: int) -> Inputs:
-    draw = np.random.default_rng(seed)
-    replicas, piece = 2 + (seed + 1) % 3, int(draw.integers(2, 6))  # the first draw has 4
-
-    def vectors(length: int) -> Any:
-        return draw.normal(size=(replicas, length)).astype("float32")
-
-    return {
-        "replicas": replicas,
-        "weights": vectors(piece).ravel(),
-        "gradient": vectors(replicas * piece),
-        "m": vectors(piece),
-        "v": vectors(piece) ** 2,
-    }
-
-
-def _update(weights: Any, gradient: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-    """One step of Adam, without its correction of the first steps, on vectors of one length."""
-    m = _FIRST * m + (1 - _FIRST) * gradient
-    v = _SECOND * v + (1 - _SECOND) * gradient**2
-    return weights - _RATE * m / (v**0.5 + _TINY), m, v
-
-
-def _adam_call(sharded_adam: Callable[..., Any], inputs: Inputs) -> Plain:
-    import tensorflow as tf
-
-    strategy = mirrored(inputs["replicas"])
-    own = [
-        give_each(strategy, [tf.constant(each) for each in inputs[key]])
-        for key in ("gradient", "m", "v")
-    ]
-    weights, updated = tf.constant(inputs["weights"]), set()
-
-    def update(weights: Any, gradient: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-        updated.add(_PIECE if m.shape == inputs["m"][0].shape else _MORE)
-        return _update(weights, gradient, m, v)
-
-    step = tf.function(lambda *args: strategy.run(sharded_adam, args=(update, *args)))
-    answer = step(weights, *own)
-    if not (isinstance(answer, tuple) and len(answer) == 3):
-        return {"form": type(answer).__name__}
-    weights, m, v = (list(strategy.experimental_local_results(part)) for part in answer)
-    return {"form": "", "updated": sorted(updated), "state": [m, v], "weights": weights}
-
-
-def _adam_reference(
-    given: Inputs,
-    *,
-    summed: bool = True,
-    whole_state: bool = False,
-    weights: str = "gathered",
-) -> Plain:
-    """Returns each replica's result, if gradients, state and weights are combined in these ways."""
-    replicas, gradient = given["replicas"], given["gradient"]
-    total = np.broadcast_to(gradient.sum(axis=0), gradient.shape) if summed else gradient
-    old = given["weights"].reshape(replicas, -1)
-    own = np.stack([total[n].reshape(replicas, -1)[n] for n in range(replicas)])
-    new, m, v = _update(old, own, given["m"], given["v"])
-    after = {
-        "gathered": [new.ravel()] * replicas,
-        "own piece": list(new),
-        "own piece in place": [
-            np.concatenate([*old[:n], new[n], *old[n + 1 :]]) for n in range(replicas)
-        ],
-    }[weights]
-    updated = [_MORE if whole_state else _PIECE]
-    return {"form": "", "updated": updated, "state": [list(m), list(v)], "weights": after}
-
-
-SHARDED = Check(
-    name="sharded_adam",
-    title="Adam's state divided among the replicas",
-    question="Which part of the summed gradient does a replica need for its piece of Adam's state?",
-    direction=(
-        "Three vectors have the length of all weights at some point, and two never do. Write down "
-        "the length of each before you combine anything."
-    ),
-    cost=Cost.TENSORFLOW,
-    inputs=_adam_inputs,
-    call=_adam_call,
-    reference=_adam_reference,
-    criteria=(
-        Form("three values: weights, m and v", lambda _, out: out["form"] == "", key="form"),
-        Equal("updated", "what each replica passes to `update`", points=0.5),
-        Then(Close("state", "on each replica, its piece of m and of v", atol=1e-5, points=0.5)),
-        Then(Close("weights", "on every replica, all updated weights", atol=1e-4, points=2)),
-    ),
-    hint="all_reduce the gradient, and keep piece number replica_id_in_sync_group of it and of the "
-    "weights. Call update with these pieces. all_gather the new piece of the weights.",
-    revisit='"Divide Adam\'s state" in lesson 18',
-    mistakes=(
-        Fault("state_gathered", whole_state=True).feedback(
-            "You gathered Adam's state. Each replica then holds as much as before it was divided, "
-            "and has sent more. Which of the three vectors must be whole for the next forward pass?"
-        ),
-        Fault("own_gradient_only", summed=False).feedback(
-            "You updated with the gradient of the replica's own examples, so each piece of the "
-            "weights learns from a different part of the batch. Which collective gives a "
-            "piece the gradient of all examples?"
-        ),
-        Fault("params_not_gathered", weights="own piece")
-        .or_with(weights="own piece in place")
-        .feedback(
-            "Each of your replicas knows the update of its own piece of the weights only. The "
-            "replicas start the next step with different weights. How does a replica get the "
-            "pieces that the other replicas have updated?"
-        ),
-    ),
-)
-
-
-# --- pipeline_idle: which share of a pipeline is idle if its stages differ
-
-_KINDS = ("equal", "unequal")
-
-
-def _idle_inputs(seed: int) -> Inputs:
-    draw = np.random.default_rng(seed)
-
-    def stages(kind: str) -> list[float]:
-        count, ms = int(draw.integers(3, 7)), draw.uniform(10, 40)
-        # The slowest stage is neither the first nor the last one.
-        slower = draw.permutation(np.linspace(1.2, 1.8, count - 2)) if kind == "unequal" else 1
-        return [round(float(each), 1) for each in ms * np.r_[1, np.ones(count - 2) * slower, 1.1]]
-
-    def case(kind: str) -> dict[str, Any]:
-        stage_ms = stages(kind)
-        stage_ms = [stage_ms[0]] * len(stage_ms) if kind == "equal" else stage_ms
-        return {"stage_ms": stage_ms, "micro_batches": int(draw.integers(2, 13))}
-
-    return {kind: [case(kind) for _ in range(3)] for kind in _KINDS}
-
-
-def _idle_call(pipeline_idle: Callable[..., Any], inputs: Inputs) -> Plain:
-    return {
-        kind: [pipeline_idle(list(case["stage_ms"]), case["micro_batches"]) for case in cases]
-        for kind, cases in inputs.items()
-    }
-
-
-def _idle_reference(
-    given: Inputs,
-    *,
-    cut: bool = True,
-    pace: Callable[[Any], Any] = max,
-    of_the_work: bool = False,
-) -> Plain:
-    """The idle share of each case, by these habits of counting."""
-
-    def share(stage_ms: list[float], micro_batches: int) -> float:
-        count = micro_batches if cut else 1
-        took = (sum(stage_ms) + (count - 1) * float(pace(stage_ms))) / count
-        available = len(stage_ms) * took
-        return (available - sum(stage_ms)) / (sum(stage_ms) if of_the_work else available)
-
-    return {kind: [share(**case) for case in cases] for kind, cases in given.items()}
-
-
-IDLE = Check(
-    name="pipeline_idle",
-    title="The bubble of a pipeline whose stages differ",
-    question="When does a stage start its first micro-batch, and when does it end its last one?",
-    direction=(
-        "Draw three micro-batches through stages that take 1, 3 and 1 ms for each of them. Which "
-        "stage never waits once it has started?"
-    ),
-    cost=Cost.PURE,
-    inputs=_idle_inputs,
-    call=_idle_call,
-    reference=_idle_reference,
-    criteria=(
-        Close("equal", "idle share where all stages take the same time", atol=1e-4),
-        Then(Close("unequal", "idle share where one stage is slower", atol=1e-4, points=2)),
-    ),
-    hint="With m micro-batches the pass takes (sum(stage_ms) + (m - 1) * max(stage_ms)) / m. All "
-    "stages together have that many milliseconds once each, and work for sum(stage_ms) of them.",
-    revisit='"A pipeline and its bubble" in lesson 18',
-    mistakes=(
-        Fault("micro_batches_ignored", cut=False).feedback(
-            "Your share is that of a batch that moves through the stages as a whole: one stage "
-            "works and all others wait. Can stage 1 start before stage 0 has seen the last "
-            "example?"
-        ),
-        Fault("slowest_stage_ignored", pace=np.mean).feedback(
-            "You used the formula for equal stages, and one stage here is slower. After a while "
-            "micro-batches queue in front of it. Which stage's time lies between two micro-batches "
-            "that leave the pipeline?"
-        ),
-        Fault("share_of_the_work", of_the_work=True).feedback(
-            "You divided the idle time by the time of work. That is how Megatron-LM's authors "
-            "state the bubble, and it can be above 1. The task asks for a share of all time. What "
-            "must be below the line?"
-        ),
-    ),
-)
-
-
 # --- choose_mesh: choose the axes of a mesh for models on a cluster of several hosts
 
 _CASES = {
-    "small": "a model that one device holds",
-    "part": "a model that a part of a host holds",
-    "host": "a model that a whole host holds",
-    "hosts": "a model that needs several hosts",
+    "sharded": "a model that fits when everything is sharded",
+    "layer": "a model with a layer that is too large",
+    "batch": "a batch with fewer examples than devices",
+    "hosts": "a batch with fewer examples than hosts",
 }
 _Model = dict[str, Any]
+_PER_HOST = 8
 
 
 def _mesh_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    activations, hosts = int(draw.integers(10, 17)), int(draw.choice([4, 8]))
-    room = 80 - activations
+    hosts = int(draw.choice([4, 8]))
+    devices = hosts * _PER_HOST
+    shard = int(draw.integers(50, 53)) + 0.6  # the GB that each device holds of everything
 
-    def model(gb: float) -> _Model:
-        facts = {"bytes_per_parameter": 16, "activations_gb": activations, "device_gb": 80}
-        return {"parameters": int(gb / 16 * 1e9), **facts}
+    def model(*, layer: float, activations: float, examples: int) -> _Model:
+        facts: _Model = {"parameters": int(shard * devices / 16 * 1e9), "bytes_per_parameter": 16}
+        facts["layer_gb"], facts["activations_gb"] = round(layer, 1), round(activations, 1)
+        return facts | {"device_gb": 80, "examples": examples}
 
-    stages = (2, hosts)[seed % 2]
+    room = 80 - shard
+    layer = draw.uniform(0.8, 0.95) * room
+    small = {"layer": draw.uniform(0.1, 0.3) * room, "activations": draw.uniform(0.2, 0.6) * room}
     models = {
-        "small": model(room * draw.uniform(0.3, 0.9)),
-        # Two devices would hold it if there were no activations.
-        "part": model(2 * room + draw.uniform(0.3, 1.7) * activations),
-        "host": model(8 * room),  # which fits exactly
-        "hosts": model(4 * stages * room + 0.5),  # which is half a GB too large for half of them
+        "sharded": model(**small, examples=devices),  # one example for each is enough
+        # Four devices lack 0.3 GB each, and five would be enough; without the layer four would be,
+        # and without activations one.
+        "layer": model(layer=layer, activations=4 * (room + 0.3) - layer, examples=devices),
+        "batch": model(**small, examples=devices // 3),  # a quarter of them is the next mesh
+        "hosts": model(**small, examples=(1, 3 * hosts // 4)[seed % 2]),
     }
     order = draw.permutation(sorted(models)).tolist()
-    return {"models": models, "hosts": hosts, "per_host": 8, "order": order}
+    return {"models": models, "hosts": hosts, "per_host": _PER_HOST, "order": order}
 
 
 def _mesh_call(choose_mesh: Callable[..., Any], inputs: Inputs) -> Plain:
@@ -393,21 +196,37 @@ def _mesh_reference(
     given: Inputs,
     *,
     bytes_each: int = 16,
+    sharded: bool = True,
+    layer: bool = True,
     activations: bool = True,
-    parts: Callable[[int], int] = lambda least: 2 ** math.ceil(math.log2(least)),
+    examples: bool = True,
+    even: bool = True,
+    first: str = "tensor",
     within_host: bool = True,
 ) -> Plain:
-    """The sizes (batch, pipeline, tensor) for each model, chosen with these habits."""
-    devices = given["hosts"] * given["per_host"]
+    """The sizes (data, tensor, pipeline) for each model, chosen with these habits."""
+    hosts, per_host = given["hosts"], given["per_host"]
+    devices = hosts * per_host
+    inside = [n for n in range(1, per_host + 1) if not even or per_host % n == 0]
+    across = [n for n in range(1, hosts + 1) if hosts % n == 0]
+    sizes = [(n, 1) for n in inside] + [(per_host, n) for n in across[1:]]
+    if first == "pipeline":
+        sizes = [(1, n) for n in across] + [(n, hosts) for n in inside[1:]]
+    if not within_host:
+        sizes = [(n, 1) for n in range(1, devices + 1) if devices % n == 0]
 
-    def sizes(model: _Model) -> list[int]:
-        room = model["device_gb"] - (model["activations_gb"] if activations else 0)
-        count = parts(math.ceil(model["parameters"] * bytes_each / 1e9 / room))
-        inside = min(count, given["per_host"]) if within_host else count
-        pipeline = math.ceil(count / inside)
-        return [devices // (inside * pipeline), pipeline, inside]
+    def works(model: _Model, tensor: int, pipeline: int) -> bool:
+        whole = model["parameters"] * bytes_each / 1e9
+        held = whole / (devices if sharded else tensor * pipeline)
+        held += (layer * model["layer_gb"] + activations * model["activations_gb"]) / tensor
+        data = devices // (tensor * pipeline)
+        return held <= model["device_gb"] and (data <= model["examples"] or not examples)
 
-    return {name: sizes(model) for name, model in given["models"].items()}
+    def choose(model: _Model) -> list[int]:
+        mesh = next((each for each in sizes if works(model, *each)), sizes[-1])
+        return [devices // (mesh[0] * mesh[1]), *mesh]
+
+    return {name: choose(model) for name, model in given["models"].items()}
 
 
 def _three_numbers(given: Inputs, out: Plain) -> bool:
@@ -417,10 +236,10 @@ def _three_numbers(given: Inputs, out: Plain) -> bool:
 MESH = Check(
     name="choose_mesh",
     title="A mesh for four models on a cluster",
-    question="How many devices must share one copy of the model, and where do they stand?",
+    question="Which part of a device's memory shrinks with every device, and which with `tensor`?",
     direction=(
-        "Work out by hand how many gigabytes the model needs, and how many a device has left for "
-        "it. Then try 1, 2, 4 and 8 devices of a host, and after that several hosts."
+        "Compute the equal part of all parameters' bytes first: it's the same for every mesh. Then "
+        "list the meshes in the order of the task, and ask both questions of each."
     ),
     cost=Cost.PURE,
     inputs=_mesh_inputs,
@@ -429,15 +248,20 @@ MESH = Check(
     criteria=(
         Form("three whole numbers for each model", _three_numbers),
         *(
-            Equal(name, f"{label}: (batch, pipeline, tensor)", points=1 + (name == "hosts"))
+            Equal(name, f"{label}: (data, tensor, pipeline)", points=1 + (name == "hosts"))
             for name, label in _CASES.items()
         ),
     ),
-    hint="room = device_gb - activations_gb. `tensor` is the smallest of 1, 2, 4, 8 for which "
-    "gb / tensor <= room. If none is enough, tensor = per_host, and `pipeline` is the smallest "
-    "number that divides hosts and is enough. The devices that are left make `batch`.",
-    revisit='"A mesh of data and model" in lesson 18',
+    hint="part = parameters * bytes_per_parameter / 1e9 / devices. Try (tensor, 1) for tensor = 1, "
+    "2, 4, 8, and then (per_host, pipeline) for the divisors of hosts. Take the first one with "
+    "part + (layer_gb + activations_gb) / tensor <= device_gb and data <= examples.",
+    revisit='"Combine the cuts in a mesh" in lesson 18',
     mistakes=(
+        Fault("replicas_copy", sharded=False).feedback(
+            "You let every replica along `data` keep the whole model, so you cut layers or build a "
+            "pipeline where sharding would do, and devices wait for each other in every layer or "
+            "stage. Over how many devices are the bytes divided if everything is sharded?"
+        ),
         Fault("weights_only", bytes_each=2)
         .or_with(bytes_each=4)
         .feedback(
@@ -445,21 +269,253 @@ MESH = Check(
             "state. How many bytes does each parameter take in all?"
         ),
         Fault("activations_ignored", activations=False).feedback(
-            "You let the model take all of a device's memory. Then there is no room for the "
-            "activations, and the first step fails. How many gigabytes are left for the model?"
+            "You left no room for the activations, so the first step fails. How many gigabytes "
+            "does one example need beside the shard?"
         ),
-        Fault("uneven_parts", parts=lambda least: least).feedback(
-            "You took the smallest number of devices that is enough, and it does not divide those "
-            "of a host. Then some devices belong to no copy. Which numbers can a mesh have along "
-            "an axis?"
+        Fault("layer_forgotten", layer=False).feedback(
+            "You counted a device's shard and its activations, but a shard computes nothing: "
+            "before a layer runs, its weights are gathered from all devices. Where do the "
+            "gathered weights lie?"
+        ),
+        Fault("examples_ignored", examples=False).feedback(
+            "Some of your replicas have no example to train on, because the batch has fewer "
+            "examples than there are replicas. Which axes let several devices share one example?"
+        ),
+        Fault("uneven_parts", even=False).feedback(
+            "You took the smallest number of devices that is enough, and it doesn't divide those "
+            "of a host. Then some devices belong to no replica. Which numbers can a mesh have "
+            "along an axis?"
         ),
         Fault("tensor_across_hosts", within_host=False).feedback(
             "You let tensor parallelism go beyond a host. It waits for the links four times in "
             "each layer, and those between hosts are slow. Which kind sends only the activations "
             "between two groups of layers?"
         ),
+        Fault("pipeline_first", first="pipeline").feedback(
+            "You built a pipeline before you cut layers. A pipeline leaves every layer whole, and "
+            "its stages wait for each other, while the fast links of a host stay unused. What does "
+            "`tensor` divide that `pipeline` doesn't?"
+        ),
     ),
 )
 
 
-CHECKS = (SPLIT, SHARDED, IDLE, MESH)
+# --- ring_step: one more piece of the keys, in a causal attention
+
+_SIZES = ("small", "large")
+_LARGE = 30  # by which queries are larger where `exp` overflows without a maximum
+
+
+def _ring_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    devices, piece, width = 3 + seed % 2, int(draw.integers(4, 7)), 8
+    q, k, v = (draw.normal(size=(devices * piece, width)) for _ in "qkv")
+    return {"devices": devices, "small": 2 * q, "large": _LARGE * width * q, "k": k, "v": v}
+
+
+def _ring_call(ring_step: Callable[..., Any], inputs: Inputs) -> Plain:
+    with np.errstate(all="ignore"):
+        outputs = {size: _around(ring_step, inputs, inputs[size]) for size in _SIZES}
+    unlike = [output for output in outputs.values() if isinstance(output, str)]
+    return {"form": unlike[0]} if unlike else {"form": "", **outputs}
+
+
+def _around(ring_step: Callable[..., Any], inputs: Inputs, q: Any) -> Any:
+    """The attention of all devices by the learner's step; or, in words, what it returned."""
+    at = np.array_split(np.arange(len(q)), inputs["devices"])
+    outputs = []
+    for mine in at:
+        shape = (len(mine), 1)
+        state: Any = (np.full(shape, -np.inf), np.zeros(shape), np.zeros_like(q[mine]))
+        for other in at[mine[0] // len(mine) :: -1]:  # its own piece first; none that comes later
+            k, v = inputs["k"][other], inputs["v"][other]
+            state = ring_step(state, q[mine], k.copy(), v.copy(), mine.copy(), other.copy())
+            if not (isinstance(state, tuple | list) and len(state) == 3):
+                return type(state).__name__
+            state = tuple(np.asarray(part) for part in state)
+            shapes = [list(part.shape) for part in state]
+            if shapes != [[*shape], [*shape], [len(mine), q.shape[1]]]:
+                return f"parts of shapes {shapes}"
+        outputs.append(state[2] / state[1])
+    return np.concatenate(outputs)
+
+
+def _ring_reference(
+    given: Inputs,
+    *,
+    average: bool = False,
+    rescale: str = "both",
+    maximum: bool = True,
+    mask: str = "tokens",
+) -> Plain:
+    """The attention of all tokens, computed piece by piece with these habits."""
+
+    def step(state: Any, q: Any, k: Any, v: Any, at_q: Any, at_k: Any) -> Any:
+        highest, total, output = state
+        sees = {
+            "tokens": at_q[:, None] >= at_k,
+            "local": (at_q - at_q[0])[:, None] >= at_k - at_k[0],
+            "pieces": np.full((len(at_q), len(at_k)), at_q[0] >= at_k[0]),
+        }[mask]
+        scores = np.where(sees, q @ k.T / q.shape[1] ** 0.5, -np.inf)
+        own = scores.max(axis=1, keepdims=True)
+        if average:
+            weights = np.exp(scores - own)
+            weights /= weights.sum(axis=1, keepdims=True)
+            return highest, total + 1, output + weights @ v
+        new = np.maximum(highest, own) if maximum else np.zeros_like(own)
+        shrink = np.exp(highest - new) if maximum else 1.0
+        weights = np.exp(scores - new)
+        kept = {"both": (shrink, shrink), "none": (1.0, 1.0), "total": (shrink, 1.0)}[rescale]
+        total = kept[0] * total + weights.sum(axis=1, keepdims=True)
+        return new, total, kept[1] * output + weights @ v
+
+    with np.errstate(all="ignore"):
+        return {"form": "", **{size: _around(step, given, given[size]) for size in _SIZES}}
+
+
+RING = Check(
+    name="ring_step",
+    title="One step of ring attention",
+    question="Which parts of the state were computed with a maximum that is no longer the largest?",
+    direction=(
+        "Take two pieces of two keys each and one query, and compute the softmax of all four "
+        "scores by hand. Then do it piece by piece, and compare after each piece."
+    ),
+    cost=Cost.PURE,
+    inputs=_ring_inputs,
+    call=_ring_call,
+    reference=_ring_reference,
+    criteria=(
+        Form(
+            "a new state: highest, total and output, of the old shapes",
+            lambda _, out: out["form"] == "",
+            key="form",
+        ),
+        Close("small", "after all pieces, the attention of one device", atol=1e-6, points=2),
+        Then(Close("large", "the same for scores in the hundreds", atol=1e-6)),
+    ),
+    hint="Mask the scores with at_q[:, None] >= at_k. new = the larger one of highest and the "
+    "largest score of each row. Multiply total and output by exp(highest - new), and add the sum "
+    "of exp(scores - new) to the one and exp(scores - new) @ v to the other.",
+    revisit='"Send a text around a ring" in lesson 18',
+    mistakes=(
+        Fault("softmax_of_each_piece", average=True).feedback(
+            "You took the softmax of each piece and averaged, so a piece with low scores weighs "
+            "as much as one with high scores. What must a piece tell the others, so that its "
+            "weights can be compared with theirs?"
+        ),
+        Fault("maximum_not_rescaled", rescale="none").feedback(
+            "You subtract the new maximum from the new scores, but what was summed before still "
+            "has the old one. The two can't be added as they are. By which factor does an old "
+            "weight change if the maximum grows?"
+        ),
+        Fault("output_not_rescaled", rescale="total").feedback(
+            "You shrink the total and leave the output as it was, so old values count too much. "
+            "The output is a sum of weights, too. Which factor does it need?"
+        ),
+        Fault("no_maximum", sees="large", maximum=False).feedback(
+            "Your sums are right as long as scores are small. For large ones `exp` overflows, and "
+            "the output is NaN. What can you subtract from all scores of a token without changing "
+            "its softmax?"
+        ),
+        Fault("mask_by_local_position", mask="local").feedback(
+            "You masked by the position inside a piece, so a token misses some keys of earlier "
+            "pieces, all of which it should see. Which two numbers say where a query and a key "
+            "are in the text?"
+        ),
+        Fault("first_turn_unmasked", mask="pieces").feedback(
+            "You let a token see all keys of its device's own piece. Some of these come after the "
+            "token, so the model reads what it should predict. In which piece do some pairs count "
+            "and others not?"
+        ),
+    ),
+)
+
+
+# --- deal: a text dealt out so that no device waits
+
+
+def _deal_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    devices = (4, 3, 5)[seed % 3]
+    return {"devices": devices, "length": 2 * devices * int(draw.integers(3, 6))}
+
+
+def _deal_call(deal: Callable[..., Any], inputs: Inputs) -> Plain:
+    answer = deal(inputs["length"], inputs["devices"])
+    try:
+        positions = [[operator.index(position) for position in mine] for mine in answer]
+    except TypeError:
+        return {"form": type(answer).__name__}
+    if len(positions) != inputs["devices"] or not all(positions):
+        return {"form": f"{len(positions)} lists"}
+    return _dealt(positions)
+
+
+def _dealt(positions: list[list[int]]) -> dict[str, Any]:
+    """What counts in a deal, whichever it is."""
+    return {
+        "form": "",
+        "counts": [len(mine) for mine in positions],
+        "all": sorted(position for mine in positions for position in mine),
+        "busy": 100 * busy_share(pairs_by_turn(positions)),
+    }
+
+
+def _deal_reference(given: Inputs, *, kind: str = "zigzag") -> Plain:
+    length, devices = given["length"], given["devices"]
+    pieces = np.arange(length).reshape(2 * devices, -1)
+    positions: Any = {
+        "zigzag": [np.r_[pieces[d], pieces[-1 - d]] for d in range(devices)],
+        "in order": np.arange(length).reshape(devices, -1),
+        "one by one": np.arange(length).reshape(-1, devices).T,
+        "halves": [np.r_[pieces[d], pieces[devices + d]] for d in range(devices)],
+    }[kind]
+    return _dealt([list(map(int, mine)) for mine in positions])
+
+
+DEAL = Check(
+    name="deal",
+    title="A text dealt out to a ring",
+    question="How many keys does the first token of a text see, and how many the last one?",
+    direction=(
+        "Cut the text into twice as many pieces as there are devices, and write down how many "
+        "pieces each of them sees. Which two of these numbers always have the same sum?"
+    ),
+    cost=Cost.PURE,
+    inputs=_deal_inputs,
+    call=_deal_call,
+    reference=_deal_reference,
+    criteria=(
+        Form(
+            "a list of whole numbers for each device", lambda _, out: out["form"] == "", key="form"
+        ),
+        Equal("counts", "how many tokens each device gets", points=0.5),
+        Then(Equal("all", "all positions, each of them once", points=0.5)),
+        Then(Close("busy", "percent of the time that the devices are busy", atol=1e-3, points=2)),
+    ),
+    hint="Cut range(length) into 2 * devices equal pieces. Device d gets piece d and piece "
+    "2 * devices - 1 - d.",
+    revisit='"Deal the text so that nobody waits" in lesson 18',
+    mistakes=(
+        Fault("in_order", kind="in order").feedback(
+            "You dealt the text in order. The first device then has nothing to do after turn 0, "
+            "and the last one works in every turn. Which part of the text could the first device "
+            "take over?"
+        ),
+        Fault("halves_in_order", kind="halves").feedback(
+            "You gave each device a piece of each half, but both halves in the same order. So the "
+            "first device has the easier piece of either half. Who should get the easiest piece "
+            "of the second half?"
+        ),
+        Fault("one_by_one", kind="one by one").feedback(
+            "You dealt single tokens, like cards. That's striped attention, and with long texts "
+            "it's nearly as good. But in each turn some device's tokens stand one place behind the "
+            "keys, and have fewer pairs. Which deal makes the devices exactly equal?"
+        ),
+    ),
+)
+
+
+CHECKS = (SPLIT, MESH, RING, DEAL)

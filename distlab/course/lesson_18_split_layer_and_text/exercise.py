@@ -1,9 +1,8 @@
 # %% [markdown]
-# # Exercise: beyond data parallelism
+# # Exercise: split a layer, split a text
 #
-# This exercise follows [lesson 18](../notebooks/18_split_layer_and_text.ipynb). You split a
-# layer of a modern language model, repair a step of Adam, count the bubble of an uneven pipeline,
-# and choose the mesh of a cluster.
+# This exercise follows [lesson 18](../notebooks/18_split_layer_and_text.ipynb). You split a layer
+# of a modern language model, choose a mesh for a cluster, and build a ring for attention.
 
 # %% [markdown]
 # ## Overview
@@ -11,14 +10,15 @@
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
 # | 1. `split_gated` | split a layer with three kernels over the devices | 12 | medium | core |
-# | 2. `sharded_adam` | repair a step of Adam whose state should be divided | 10 | medium | core |
-# | 3. `pipeline_idle` | count the bubble of a pipeline with a slow stage | 10 | hard | extra |
-# | 4. `choose_mesh` | choose the axes of a mesh on a cluster | 12 | medium | core |
+# | 2. `choose_mesh` | choose the axes of a mesh for a model and a cluster | 12 | medium | core |
+# | 3. `ring_step` | add one more piece of a text to a causal attention | 15 | hard | extra |
+# | 4. `deal` | deal a text out so that no device waits | 8 | easy | extra |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check
 # below each one. If you get stuck, open the hint.
 
 # %%
+import numpy as np
 import tensorflow as tf
 
 import distlab as dl
@@ -29,23 +29,20 @@ dl.show("devices", len(devices), expected=4)
 # %% [markdown]
 # ## Task 1: split a gated layer
 #
-# Llama and many other language models use a layer with **three** kernels and no ReLU:
+# How do you cut a layer with three kernels, as in Llama and many other language models?
 #
 # ```python
 # output = (tf.nn.silu(x @ gate) * (x @ up)) @ down + bias
 # ```
 #
-# With `h` hidden units, `gate` and `up` have the shape `[inputs, h]` and `down` has `[h, outputs]`.
-# `silu` and `*` work on each element alone. Write `split_gated(gate, up, down, count)`. `count` is
-# the number of devices, and it divides `h` and all other axes. Return two things: `(pieces,
-# forward)`.
+# With `h` hidden units, `gate` and `up` have the shape `[inputs, h]` and `down` has `[h, outputs]`,
+# while `silu` and `*` work on each element alone. Write `split_gated(gate, up, down, count)` for
+# `count` devices. It returns `(pieces, forward)`:
 #
-# - `pieces` is a list with one tuple `(gate, up, down)` for each device: what this device holds. A
-#   device holds `1 / count` of every kernel.
-# - `forward(x, gate, up, down, bias)` runs **on every replica**, inside a `tf.function`. It gets
-#   the device's own pieces, and the whole `x` and `bias`. On every device it returns the output
-#   of the whole layer.
-# - Use one collective. About 9 lines.
+# - `pieces` has a tuple `(gate, up, down)` for each device, `1 / count` of every kernel.
+# - `forward(x, gate, up, down, bias)` runs **on every replica**, with the device's own pieces and
+#   the whole `x` and `bias`, and returns the layer's whole output. Use one collective. About 6
+#   lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -84,151 +81,38 @@ dl.check("split_gated")
 # </details>
 
 # %% [markdown]
-# ## Task 2: a state that is divided, and then is not
+# ## Task 2: a mesh for a cluster
 #
-# In the lesson DTensor moved the pieces. Here the collectives of a replica do it. A colleague's
-# function gathers the pieces of Adam's state, updates all of it, and returns it whole. The weights
-# come out right. But after the first step each replica holds all of the state, which ZeRO 1 keeps
-# divided. Repair `sharded_adam(update, weights, gradient, m, v)`. It runs **on every replica,
-# inside a `tf.function`**, and returns three vectors: the new weights, `m` and `v`.
-#
-# - `weights` is a vector of all weights, the same on every replica. Its length is a multiple of
-#   the number of replicas.
-# - `gradient` has the same length. It comes from the replica's own examples, and its loss is
-#   already divided by the number of all examples in the global batch.
-# - `m` and `v` are Adam's averages for the replica's **own piece** of the weights. Replica 0 has
-#   the first piece.
-# - `update(weights, gradient, m, v)` is one step of Adam on vectors of one length. It returns the
-#   new weights, `m` and `v`.
-# - Return all new weights on every replica, and `m` and `v` for the own piece only. No replica may
-#   gather `m` or `v`. About 6 lines change.
-#
-# <details><summary>Hint</summary>
-#
-# Adam treats each weight alone. Which parts of `weights`, `gradient`, `m` and `v` does `update`
-# need to compute the new weights of one piece?
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# `tf.distribute.get_replica_context()` has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
-# `replica_id_in_sync_group`. Inside a `tf.function` the last one is a tensor, so cut with
-# `tf.reshape(vector, [replicas, -1])[index]`.
-# </details>
-
-
-# %%
-# task: sharded_adam
-def sharded_adam(update, weights, gradient, m, v):
-    context = tf.distribute.get_replica_context()
-    total = context.all_reduce("SUM", gradient)
-    ### BEGIN SOLUTION
-    replicas, index = context.num_replicas_in_sync, context.replica_id_in_sync_group
-    my_gradient = tf.reshape(total, [replicas, -1])[index]
-    my_weights = tf.reshape(weights, [replicas, -1])[index]
-    my_weights, m, v = update(my_weights, my_gradient, m, v)
-    weights = context.all_gather(my_weights, axis=0)
-    ### STUB
-    m = context.all_gather(m, axis=0)
-    v = context.all_gather(v, axis=0)
-    weights, m, v = update(weights, total, m, v)
-    ### END SOLUTION
-    return weights, m, v
-
-
-# %%
-dl.check("sharded_adam")
-
-# %% [markdown]
-# **Try next:** your function holds the gradient of all weights, as ZeRO 1 does. Which line would a
-# reduce-scatter replace, and what could a replica then free?
-#
-# <details><summary>Answer</summary>
-#
-# It would replace the line with `all_reduce` and the one that cuts the gradient. A replica then
-# needs the gradient of its own piece only. If it also frees the gradient of each layer as soon as
-# that is reduced, it is ZeRO 2.
-# </details>
-
-# %% [markdown]
-# ## Task 3: the bubble of an uneven pipeline
-#
-# The lesson's formula needs stages that take the same time. Yours do not: an output layer with a
-# large vocabulary makes one stage slow. Write `pipeline_idle(stage_ms, micro_batches)`. It returns
-# which share of all stages' time is idle in a **forward pass**, as a number from 0 to 1.
-#
-# - `stage_ms` is a list: the milliseconds that each stage takes for the **whole batch**.
-# - A micro-batch is `1 / micro_batches` of the batch, and takes this share of the time.
-# - A stage computes one micro-batch at a time, in order, as soon as it is there. Sending takes no
-#   time.
-# - The time of each stage, busy and idle, runs from the start of the first stage to the end of the
-#   last one.
-# - Two stages of 10 ms and two micro-batches: each stage works 10 of 15 ms, so 1/3 is idle. About
-#   4 lines.
-#
-# <details><summary>Hint</summary>
-#
-# Draw three micro-batches through stages that take 1, 3 and 1 ms for each of them. How long is it
-# between two micro-batches that leave the last stage? When does the first one leave it?
-# </details>
-
-
-# %%
-# task: pipeline_idle
-def pipeline_idle(stage_ms, micro_batches):
-    ### BEGIN SOLUTION
-    first = sum(stage_ms) / micro_batches
-    others = (micro_batches - 1) * max(stage_ms) / micro_batches
-    available = len(stage_ms) * (first + others)
-    return 1 - sum(stage_ms) / available
-    ### END SOLUTION
-
-
-# %%
-dl.check("pipeline_idle")
-
-# %% [markdown]
-# **Try next:** stages of 10, 10, 10 and 20 ms. Which share stays idle however many micro-batches
-# you take? What would you change instead?
-#
-# <details><summary>Answer</summary>
-#
-# With many micro-batches a pass takes about as long as the slowest stage, 20 ms, and the four
-# stages work for 50 of 80 ms: 37.5 % stay idle. Move layers from the slow stage to the others.
-# </details>
-
-# %% [markdown]
-# ## Task 4: a mesh for a cluster
-#
-# A cluster has `hosts` hosts with `per_host` devices each. The links are fast inside a host, and
-# slow between hosts. You combine three kinds of parallelism in a mesh with the axes `batch`,
-# `pipeline` and `tensor`. A model is a dictionary of facts, like this one of 80 GB:
+# How should a cluster of `hosts` hosts with `per_host` devices each divide this model?
 
 # %%
 example = {
-    "parameters": 5_000_000_000,
+    "parameters": 70_000_000_000,
     "bytes_per_parameter": 16,  # weights, gradients and optimizer state together
-    "activations_gb": 12,  # on each device, however you divide the model
+    "layer_gb": 4,  # one layer's weights and gradients
+    "activations_gb": 60,  # of one example
     "device_gb": 80,
+    "examples": 64,  # in a global batch
 }
 
 # %% [markdown]
-# Write `choose_mesh(model, hosts, per_host)`. It returns the sizes of the axes as three whole
-# numbers: `(batch, pipeline, tensor)`.
+# Write `choose_mesh(model, hosts, per_host)`. It returns three whole numbers `(data, tensor,
+# pipeline)`, whose product is the number of all devices. Take the first mesh that works, in the
+# order of the lesson:
 #
-# - `pipeline * tensor` devices hold one copy of the model together, each an equal part. The part
-#   and the activations must fit on a device. `batch` copies see different examples, and divide
-#   nothing.
-# - The product of the three sizes is the number of all devices.
-# - `tensor` is the smallest divisor of `per_host` that is enough, and `pipeline` is then 1. Only if
-#   a whole host is too small, `tensor` is `per_host`, and `pipeline` is the smallest divisor of
-#   `hosts` that is enough. The cluster is always large enough.
-# - A GB is 1e9 bytes. With 4 hosts of 8 devices, the model above gets `(16, 1, 2)`. About 10 lines.
+# 1. all devices along `data`,
+# 2. `tensor` inside a host: the smallest divisor of `per_host` that works,
+# 3. a whole host along `tensor`, and the smallest divisor of `hosts` along `pipeline`.
+#
+# A mesh works if a batch has an example for each of the `data` replicas, and if a device has room
+# for three things: an equal part of all parameters' bytes, because everything is sharded, and one
+# layer and one example's activations, which only `tensor` divides. A GB is 1e9 bytes. On 4 hosts of
+# 8, the model above gets `(16, 2, 1)`. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Which sizes can `tensor` have, from the smallest on? How many gigabytes does each device hold of
-# the model then, and how many has it left for that?
+# Which of the three things stays the same, however you choose the mesh? Compute it first, and then
+# try the meshes one after the other.
 # </details>
 
 
@@ -236,14 +120,16 @@ example = {
 # task: choose_mesh
 def choose_mesh(model, hosts, per_host):
     ### BEGIN SOLUTION
-    total = model["parameters"] * model["bytes_per_parameter"] / 1e9
-    room = model["device_gb"] - model["activations_gb"]
-    sizes = [(1, tensor) for tensor in range(1, per_host + 1) if per_host % tensor == 0]
-    sizes += [(pipeline, per_host) for pipeline in range(2, hosts + 1) if hosts % pipeline == 0]
-    for pipeline, tensor in sizes:
-        if total / (pipeline * tensor) <= room:
-            return hosts * per_host // (pipeline * tensor), pipeline, tensor
-    raise ValueError("this cluster is too small for the model")
+    devices = hosts * per_host
+    shard_gb = model["parameters"] * model["bytes_per_parameter"] / 1e9 / devices
+    sizes = [(tensor, 1) for tensor in range(1, per_host + 1) if per_host % tensor == 0]
+    sizes += [(per_host, pipeline) for pipeline in range(2, hosts + 1) if hosts % pipeline == 0]
+    for tensor, pipeline in sizes:
+        data = devices // (tensor * pipeline)
+        layer_gb = (model["layer_gb"] + model["activations_gb"]) / tensor
+        if shard_gb + layer_gb <= model["device_gb"] and data <= model["examples"]:
+            return data, tensor, pipeline
+    raise ValueError("this cluster doesn't fit the model")
     ### END SOLUTION
 
 
@@ -251,23 +137,117 @@ def choose_mesh(model, hosts, per_host):
 dl.check("choose_mesh")
 
 # %% [markdown]
-# **Try next:** in `(16, 1, 2)` sixteen replicas each keep Adam's state of the same half. What would
-# ZeRO 1 along `batch` change for this model, and would `tensor` still have to be 2?
+# **Try next:** a second model has texts that are eight times as long, so the activations of one
+# example need 480 GB, and a whole host along `tensor` still leaves 60 GB of them on each device.
+# Which axis of the lesson is missing from `choose_mesh`?
 #
 # <details><summary>Answer</summary>
 #
-# Of 16 bytes, 12 are state in the ZeRO paper's count. With `tensor` 1 there are 32 replicas, and
-# each holds 4 + 12 / 32 = 4.4 bytes for each parameter, so 22 GB. The model fits without tensor
-# parallelism, and the four all-reduces in each layer disappear. But in `(16, 1, 2)` a device
-# all-reduces the gradients of half of the model. Now it reduces the gradients and gathers the
-# weights of the whole model, so it sends about twice as many bytes for them in a step.
+# The one along which a text is cut. Activations belong to tokens, so a context axis of eight
+# divides them by eight. It needs no further examples, because the eight devices share one.
+# </details>
+
+# %% [markdown]
+# ## Task 3: one step of the ring
+#
+# A device meets the text's keys and values piece by piece. What must it do with one more piece?
+# Write `ring_step(state, q, k, v, at_q, at_k)` with NumPy, which returns the new state.
+#
+# - `q`, `k` and `v` are the device's queries and the piece's keys and values, `[tokens, width]`.
+#   The scores are `q @ k.T / width ** 0.5`.
+# - `at_q` and `at_k` are the positions of their tokens in the text. A token sees a key whose
+#   position isn't larger than its own.
+# - `state` is `(highest, total, output)`, of shapes `[tokens, 1]`, `[tokens, 1]` and `[tokens,
+#   width]`. It begins as `-np.inf`, 0 and 0, and after the last piece `output / total` is the
+#   attention. A device begins with its own piece, so each token sees at least one key. About 6
+#   lines.
+#
+# <details><summary>Hint</summary>
+#
+# Take the loop over two pieces from the lesson. Which two of the three parts of the state were
+# computed with an old maximum, and by which factor do they shrink?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A score of `-np.inf` becomes a weight of 0. `at_q[:, None] >= at_k` says which scores to keep, and
+# `np.where` replaces the others.
+# </details>
+
+
+# %%
+# task: ring_step
+def ring_step(state, q, k, v, at_q, at_k):
+    highest, total, output = state
+    ### BEGIN SOLUTION
+    scores = q @ k.T / q.shape[1] ** 0.5
+    scores = np.where(at_q[:, None] >= at_k, scores, -np.inf)
+    new = np.maximum(highest, scores.max(axis=1, keepdims=True))
+    shrink, weights = np.exp(highest - new), np.exp(scores - new)
+    total = shrink * total + weights.sum(axis=1, keepdims=True)
+    output = shrink * output + weights @ v
+    ### STUB
+    new = highest
+    ### END SOLUTION
+    return new, total, output
+
+
+# %%
+dl.check("ring_step")
+
+# %% [markdown]
+# **Try next:** two devices have each met half of the pieces, and hold a state for the same tokens.
+# How do you join the two states into one?
+#
+# <details><summary>Answer</summary>
+#
+# As in a step: take the larger maximum, shrink both sums and both outputs by their own factors, and
+# add. So the pieces may come in any order, and a tree works as well as a ring.
+# </details>
+
+# %% [markdown]
+# ## Task 4: deal a text
+#
+# Which tokens should each device get, so that none of them waits in a causal ring? Write
+# `deal(length, devices)`. It returns a list of positions for each device.
+#
+# - Each position from 0 to `length - 1` is dealt once, and each device gets equally many.
+#   `length` is a multiple of `2 * devices`.
+# - In every turn, all devices must have the same number of pairs of a query and a key that it sees.
+#   Two lines are enough.
+#
+# <details><summary>Hint</summary>
+#
+# The lesson cut a text for four devices into eight pieces. Which two pieces did device `d` get?
+# </details>
+
+
+# %%
+# task: deal
+def deal(length, devices):
+    ### BEGIN SOLUTION
+    pieces = np.split(np.arange(length), 2 * devices)
+    return [[*pieces[d], *pieces[2 * devices - 1 - d]] for d in range(devices)]
+    ### END SOLUTION
+
+
+# %%
+dl.check("deal")
+
+# %% [markdown]
+# **Try next:** a model sees only the last 4,096 tokens (a *sliding window*), and each device has
+# 4,096 tokens of a long text. Which way of dealing would you take now, and how many turns does the
+# ring need?
+#
+# <details><summary>Answer</summary>
+#
+# In order. Each token then sees the same number of tokens wherever it is, so nobody has more work,
+# and all of these tokens are on its own device or the one before. Two turns are enough.
 # </details>
 
 # %% [markdown]
 # ## Next steps
 #
 # - [Lesson 18](../notebooks/18_split_layer_and_text.ipynb), if a check sent you back to it.
-# - [Lesson 21](../notebooks/21_choosing_a_strategy.ipynb) has the map of all kinds as a figure.
-# - Your own model: `held_bytes` from
-#   `distlab.course.measure.step_bytes` counts its memory for a number of
-#   replicas. [The glossary](../docs/glossary.md) explains the terms.
+# - [Lesson 21](../notebooks/21_choosing_a_strategy.ipynb) has the map of all kinds of parallelism
+#   as a figure. [The glossary](../docs/glossary.md) explains the terms.

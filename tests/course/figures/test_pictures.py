@@ -108,11 +108,11 @@ SAMPLES = {
         {"float32": [3.0, 2.0, 1.0], "float16": [3.0, 3.0, 2.0]}, [8.0, 4.0, 4.0], skipped=[1]
     ),
     "06.draw_masks": lambda draw: draw({"same": [MASK, MASK], "cured": [MASK, OTHER_MASK]}),
-    "17.draw_memory_by_replicas": lambda draw: draw(
+    "18.draw_memory_by_replicas": lambda draw: draw(
         [1, 2], {"mirrored": [112, 112], "ZeRO 1": [112, 70]}, limit_gb=80
     ),
     "16.draw_map": lambda draw: draw(),
-    "17.draw_pipeline": lambda draw: draw(
+    "18.draw_pipeline": lambda draw: draw(
         {f"m = {m}": pipeline_schedule(3, micro_batches=m) for m in (1, 4)}
     ),
     "11.draw_resumed": lambda draw: draw(
@@ -131,7 +131,9 @@ SAMPLES = {
     ),
     "06.draw_seeds": lambda draw: draw({"seed 1": [0.25, 0.5], "seed 2": [0.5, 0.625]}),
     "10.draw_roles": lambda draw: draw(workers=4, servers=1),
-    "17.draw_split_layers": lambda draw: draw(examples=8, inputs=6, hidden=10, outputs=4),
+    "18.draw_doublings": lambda draw: draw({4: 9.0, 8: 8.0, 16: 4.0}, gpus_a_host=8),
+    "18.draw_turns": lambda draw: draw({"in order": np.array([[1, 1], [0, 2]])}),
+    "18.draw_split_layers": lambda draw: draw(examples=8, inputs=6, hidden=10, outputs=4),
     "10.draw_staleness": lambda draw: draw(
         {"slow": [(0, 5, 2, -0.5), (1, 2, 0, 0.5), (3, 4, 0, 0.25)]}
     ),
