@@ -333,23 +333,57 @@ draw_underflow(true_gradients)
 # rounds to 0 ([underflow](../docs/glossary.md#underflow)). Left of the dotted line it has fewer
 # digits. So layer 1 gets zeros and never learns. No error is raised. bfloat16 has the exponents of
 # float32 and keeps all of these numbers.
-#
-# **A larger global batch makes it worse,** and more replicas often come with one. In lesson 03 each
-# example weighs one over the global batch. With twice the batch, the gradient of a layer's outputs
-# is half as large for each example. (The gradient of a *weight* is not, because it adds up all
-# examples.)
-
-# %%
-for batch in (64, 256, 1024):
-    (first, *_) = gradients_by_layer(build("float32"), x[:batch], y[:batch]).values()
-    dl.show(f"batch {batch}, layer 1 would lose", lost_in_float16(first).zero, digits=1)
 
 # %% [markdown]
-# So a loop without a loss scale can learn in float16 on one GPU, and fail on sixteen GPUs with
-# sixteen times the batch. (This holds if you divide the loss by the global batch before the
-# backward pass, as you do in TensorFlow. PyTorch's DDP divides the finished gradients of the
-# weights by the number of ranks.)
+# ### A larger batch makes it worse
 #
+# Eight layers of sigmoids were chosen to make it visible. A transformer has no such chain, so is it
+# safe? Here is the one of lesson 03, with four blocks, on 512 tokens:
+
+# %%
+from distlab.course.runs.precision_probes import gradients_by_block
+from distlab.course.tiny_transformer import build_transformer, text_windows
+
+dl.set_seed(1)
+transformer = build_transformer(width=32, layers=4)
+tokens, following = next(iter(text_windows(64).batch(8)))
+of_blocks = gradients_by_block(transformer, tokens, following)
+lost = lost_in_float16(of_blocks["block 1"]).zero
+dl.show("of 512 tokens, block 1 would lose less than 1 %", lost < 0.01)
+
+# %% tags=["predict"]
+batch_guess = dl.predict(
+    "Llama 3 was trained on batches of 4 million tokens and more. How much of such a gradient "
+    "would float16 round to 0, without a scale?",
+    ["as little: less than 1 %", "about a tenth", "more than half"],
+)
+
+# %%
+lost = lost_in_float16(of_blocks["block 1"], scale=512 / 4_000_000).zero
+
+# %% tags=["reveal"]
+shares = {"as little: less than 1 %": 0.01, "about a tenth": 0.3, "more than half": 1.0}
+batch_guess.reveal(
+    next(choice for choice, share in shares.items() if lost <= share),
+    {
+        "as little: less than 1 %": "That would be so if a larger batch only added examples. The "
+        "loss is a mean, so each token's part of it shrinks as their number grows.",
+        "about a tenth": "A batch of 500,000 tokens would lose that much. With 4 million, the "
+        "typical number itself is below 3e-8.",
+        "more than half": "Each token weighs one over the number of tokens, so with 8,000 times as "
+        "many tokens the whole gradient moves 13 powers of two towards 0.",
+    },
+)
+
+# %% [markdown] tags=["after-reveal"]
+# Nothing in the model has changed, and no layer is to blame: it's the mean over the batch. (The
+# cell shrinks the gradient as a larger batch would. The gradient of a *weight* doesn't shrink,
+# because it sums over all tokens.) More replicas bring larger batches, so a loop without a loss
+# scale can learn in float16 on one GPU, and stand still on sixteen. (This holds if you divide by
+# the global batch before the backward pass, as in TensorFlow. PyTorch's DDP divides the finished
+# gradients of the weights.) [Llama 3](https://arxiv.org/abs/2407.21783) was trained in bfloat16.
+
+# %% [markdown]
 # ## Scale the loss
 #
 # There is room on the right of the picture. Multiply the loss by 2¹⁵. By the chain rule every

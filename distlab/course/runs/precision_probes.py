@@ -1,6 +1,7 @@
 """Lesson 07: looks into a training step in 16 bits, at gradients, copies and memory.
 
 gradients_by_layer(model, x, y)                # {"layer 1": array, "layer 2": array, ...}
+gradients_by_block(transformer, tokens, following)        # the same of a transformer's blocks
 step_with_overflow(model, strategy, x, y, on_replica=1)
 training_memory(model, x, y)                   # KiB of weights, gradients, ...
 time_on_gpu("mixed_bfloat16")
@@ -30,6 +31,26 @@ def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
     outputs, loss, tape = _forward(model, x, y)
     gradients = tape.gradient(loss, outputs)[:-1]
     return {f"layer {n}": tf.cast(g, tf.float32).numpy() for n, g in enumerate(gradients, 1)}
+
+
+def gradients_by_block(model: keras.Model, tokens: Any, following: Any) -> dict[str, Any]:
+    """Returns the gradient of the mean over tokens by each block's outputs, in float32."""
+    import keras
+    import tensorflow as tf
+
+    from distlab.course.tiny_transformer import Block
+
+    outputs, last = [], tokens
+    with tf.GradientTape() as tape:
+        for layer in model.layers[1:]:  # the first one is the input
+            last = layer(last)
+            if isinstance(layer, Block):
+                tape.watch(last)
+                outputs.append(last)
+        losses = keras.losses.sparse_categorical_crossentropy(following, last, from_logits=True)
+        loss = tf.reduce_mean(losses)
+    gradients = tape.gradient(loss, outputs)
+    return {f"block {number}": gradient.numpy() for number, gradient in enumerate(gradients, 1)}
 
 
 @dataclass(frozen=True)
