@@ -98,6 +98,29 @@
       })];
     },
 
+    explore_pipeline({ lanes, kept, ticks, idle }, { schedule }, colours, Plot, width) {
+      const [forward, , backward, weights] = colours.categories;
+      const fill = { F: forward, B: backward, W: weights };
+      const works = lanes.flatMap((spans, device) => spans.map(([start, end, item]) => {
+        const [number, piece = '0'] = item.slice(1).split('.');
+        return { device, start, end, number, colour: fill[item[0]], pale: piece % 2 === 1 };
+      }));
+      const room = ({ start, end, number }) => ((width - 80) * (end - start)) / ticks > 8 * number.length + 2;
+      const words = `${schedule}: ${decimal(ticks)} ticks, ${decimal(100 * idle)} % idle, `
+        + `micro-batches kept by device: ${kept.map(decimal).join(', ')}.`;
+      const place = { x1: 'start', x2: 'end', y: 'device' };
+      return [words, Plot.plot({
+        width, height: 40 * lanes.length + 45, marginLeft: 60, marginRight: 20, marginBottom: 40,
+        x: { domain: [0, ticks], label: 'ticks', labelAnchor: 'center' },
+        y: { type: 'band', label: null, domain: lanes.map((_, device) => device), tickFormat: device => `device ${device}`, tickSize: 0, padding: 0.15 },
+        marks: [
+          Plot.barX(lanes, { x1: 0, x2: ticks, y: (_, device) => device, fill: '#E5E7EB' }),
+          Plot.barX(works, { ...place, fill: ({ colour, pale }) => (pale ? 'white' : colour), stroke: ({ colour, pale }) => (pale ? colour : 'white'), inset: 0.5 }),
+          Plot.text(works.filter(room), { x: ({ start, end }) => (start + end) / 2, y: 'device', text: 'number', fill: ({ colour, pale }) => (pale ? colour : 'white') }),
+        ],
+      })];
+    },
+
     explore_memory({ held, sent }, { sharding }, colours, Plot, width) {
       const limit = 80;
       const names = ['mirrored', sharding].map((kind, index) => `${kind}: sends ${decimal(sent[index])} GB a step`);

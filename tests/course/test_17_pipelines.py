@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from distlab.course.checks.registry import checks_of
 from distlab.course.lesson_17_pipelines.engine import Pipeline
 from distlab.course.lesson_17_pipelines.schedules import (
     gpipe,
@@ -16,6 +17,14 @@ from distlab.course.lesson_17_pipelines.schedules import (
 )
 from distlab.course.lesson_17_pipelines.timetable import Work, play
 from distlab.errors import InvalidArgument
+from tests.support.lesson_checks import (
+    assert_feedback_says,
+    assert_mistakes_are_caught,
+    assert_right_answers_pass,
+)
+
+STEM = "17_pipelines"
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = checks_of(STEM)
 
 SIZES = list(itertools.product((1, 2, 3, 4), (1, 2, 4, 8)))
 
@@ -55,6 +64,28 @@ def test_each_device_does_each_item_once_and_never_before_its_input_is_there():
                 assert done.index(before[kind]) < place
         for lane in table.lanes:
             assert all(a.end <= b.start for a, b in itertools.pairwise(lane))
+
+
+def test_par_is_what_the_last_device_leaves_no_choice():
+    """Its first input needs p - 1 ticks, its work 3 m, and its last gradient 2 for each device."""
+    for p, m in SIZES:
+        assert play(one_f_one_b(p, m), m).ticks == (p - 1) + 3 * m + 2 * (p - 1)
+
+
+def test_slack_in_the_warm_up_hides_the_messages():
+    for m in (8, 32):
+        gpipe_ticks = play(gpipe(4, m), m, message_ticks=0.5).ticks
+        assert gpipe_ticks == 3 * (m + 3) + 6 * 0.5  # three messages in each direction
+        assert play(one_f_one_b(4, m), m, message_ticks=0.5).ticks > gpipe_ticks + m / 2
+        slack = play(one_f_one_b(4, m, per_device=2), m, message_ticks=0.5)
+        assert (slack.ticks, slack.kept) == (gpipe_ticks, [7, 5, 3, 1])
+    short, long = (
+        [play(interleaved(4, 8, per_device=n), 8, message_ticks=ticks) for ticks in (0, 0.25)]
+        for n in (1, 2)
+    )
+    assert [table.ticks for table in short] == [28.5, 36]
+    assert [table.ticks for table in long] == [28.5, 32]
+    assert (max(short[0].kept), max(long[0].kept)) == (4, 5.5)
 
 
 def test_devices_that_wait_forever_say_for_what():
@@ -141,3 +172,97 @@ def test_what_does_not_fit_is_refused(pipeline):
         pipeline(4, 5)
     with pytest.raises(InvalidArgument, match="pass 1 to 4 devices"):
         pipeline(5, 4)
+
+
+# --- the checks
+
+
+def gpipe_in_order(devices, micro_batches):
+    return [[f"{kind}{k}" for kind in "FB" for k in range(micro_batches)]] * devices
+
+
+def one_f_one_b_forward_last(devices, micro_batches):
+    """Megatron-LM's form: a warm-up that is one shorter, then one forward and one backward."""
+    schedule = []
+    for place in reversed(range(devices)):
+        forward = [f"F{k}" for k in range(micro_batches)]
+        backward = [f"B{k}" for k in range(micro_batches)]
+        items, forward = forward[:place], forward[place:]
+        for item in forward:
+            items += [item, backward.pop(0)]
+        schedule.append((*items, *backward))
+    return schedule
+
+
+def interleaved_by_greed(devices, micro_batches):
+    """Each device takes the next backward item if its turn has come, else a forward one."""
+    groups = [range(first, first + devices) for first in range(0, micro_batches, devices)]
+    forward = [f"F{k}.{piece}" for group in groups for piece in (0, 1) for k in group]
+    backward = [item.replace("F", "B")[:-1] + str(1 - int(item[-1])) for item in forward]
+    schedule = []
+    for device in range(devices):
+        left, back, items, ahead = forward[:], backward[:], [], 3 * devices - 2 * device - 1
+        while left or back:
+            waiting = len(forward) - len(left) - (len(backward) - len(back))
+            items.append((left if left and waiting < ahead else back).pop(0))
+        schedule.append(items)
+    return schedule
+
+
+def zero_bubble_newest_first(devices, micro_batches):
+    """The weights' half that comes next is that of the newest micro-batch."""
+    schedule = []
+    for device in range(devices):
+        late, forward = [], [f"F{k}" for k in range(micro_batches)]
+        items, forward = forward[: devices - device], forward[devices - device :]
+        for k in range(micro_batches):
+            items.append(f"B{k}")
+            late.append(f"W{k}")
+            if len(late) > device:
+                items.append(late.pop())
+            if forward:
+                items.append(forward.pop(0))
+        schedule.append([*items, *late])
+    return schedule
+
+
+def test_schedules_are_judged():
+    assert_right_answers_pass(GPIPE, gpipe_in_order, one_f_one_b)
+    assert_right_answers_pass(ONE_F_ONE_B, one_f_one_b_forward_last)
+    assert_right_answers_pass(INTERLEAVED, interleaved_by_greed)
+    assert_right_answers_pass(ZERO_BUBBLE, zero_bubble_newest_first)
+
+
+def test_a_hang_is_told_apart_from_a_slow_order_and_from_one_that_keeps_too_much():
+    wrong = {
+        "warm_up_one_short": lambda p, m: one_f_one_b(p, m, longer=-1),
+        "same_warm_up_on_all": lambda p, m: one_f_one_b(p, m, like_device=0),
+        "one_at_a_time": one_at_a_time,
+        "warm_up_one_long": lambda p, m: one_f_one_b(p, m, longer=1),
+        "gpipe_again": gpipe_in_order,
+        "cool_down_forgotten": lambda p, m: [items[:-1] for items in one_f_one_b(p, m)],
+    }
+    earned = {"warm_up_one_short": 0.5, "same_warm_up_on_all": 2, "one_at_a_time": 2}
+    earned |= {"warm_up_one_long": 4, "gpipe_again": 4, "cool_down_forgotten": 0}
+    assert_mistakes_are_caught(ONE_F_ONE_B, wrong, earned=earned)
+    said = "device 3 waits at B0 for its own F0, which is later in its list"
+    assert_feedback_says(ONE_F_ONE_B, {said: wrong["warm_up_one_short"]}, earned=0.5)
+    assert_feedback_says(ONE_F_ONE_B, {"69; par is 33": wrong["same_warm_up_on_all"]}, earned=2)
+    assert_feedback_says(ONE_F_ONE_B, {"5; par is 4": wrong["warm_up_one_long"]}, earned=4)
+    assert_feedback_says(INTERLEAVED, {"33; par is 28.5": one_f_one_b}, earned=2)
+
+
+def test_what_is_no_schedule_is_said():
+    said = {
+        "yours returned '1 items for 4 devices'": lambda p, m: gpipe(1, m),
+        "yours returned 'a str'": lambda p, m: "F0 B0",
+        "yours returned nothing: is there a `return`?": lambda p, m: None,
+    }
+    assert_feedback_says(GPIPE, said)
+    said = {
+        "device 0 never does B0": lambda p, m: [[f"F{k}" for k in range(m)]] * p,
+        "device 0 does twice or more B0": lambda p, m: [[*items, "B0"] for items in gpipe(p, m)],
+        "'forward 0' in the list of device 0": lambda p, m: [["forward 0"]] * p,
+        "device 0 never does W0": lambda p, m: [[*items, "W1"] for items in gpipe(p, m)],
+    }
+    assert_feedback_says(GPIPE, said)

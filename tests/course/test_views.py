@@ -19,12 +19,13 @@ from distlab.course.lesson_14_scaling.published import (
     model_of,
 )
 from distlab.course.lesson_14_scaling.view import LATENCY_SECS, explore_cost
+from distlab.course.lesson_17_pipelines.view import explore_pipeline
 from distlab.course.lesson_18_split_layer_and_text.view import explore_memory
 from distlab.course.palette import GROUND, finish, replica
 from distlab.course.view import Choices, View
 from distlab.errors import InvalidArgument
 
-EXPLORED = [explore_batch_plan, explore_memory, explore_ring, explore_cost]
+EXPLORED = [explore_batch_plan, explore_memory, explore_ring, explore_cost, explore_pipeline]
 
 
 @pytest.fixture

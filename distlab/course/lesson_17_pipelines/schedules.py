@@ -26,20 +26,26 @@ def one_at_a_time(devices: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(
-    devices: int, micro_batches: int, *, longer: int = 0, like_device: int | None = None
+    devices: int,
+    micro_batches: int,
+    *,
+    per_device: int = 1,
+    longer: int = 0,
+    like_device: int | None = None,
 ) -> Schedule:
     """Returns 1F1B: a warm-up of forward passes, then one backward and one forward in turn.
 
     Args:
         devices: How many there are.
         micro_batches: Likewise.
+        per_device: By how many micro-batches a warm-up grows for each device behind it.
         longer: By how many micro-batches each warm-up is too long, or too short if below 0.
         like_device: The device whose warm-up all devices have; None for their own.
     """
     schedule = []
     for device in range(devices):
         place = device if like_device is None else like_device % devices
-        warm_up = min(micro_batches, devices - place + longer)
+        warm_up = min(micro_batches, per_device * (devices - place - 1) + 1 + longer)
         items = [f"F{k}" for k in range(warm_up)]
         for k in range(micro_batches):
             items.append(f"B{k}")
@@ -53,6 +59,7 @@ def interleaved(
     micro_batches: int,
     pieces: int = 2,
     *,
+    per_device: int = 2,
     longer: int = 0,
     first_piece_first: bool = False,
 ) -> Schedule:
@@ -62,6 +69,7 @@ def interleaved(
         devices: How many there are; their number divides that of the micro-batches.
         micro_batches: How many there are.
         pieces: How many pieces of the model each device has.
+        per_device: By how many items a warm-up grows for each device behind it.
         longer: By how many items each warm-up is too long.
         first_piece_first: Whether the backward passes, too, begin with piece 0.
     """
@@ -76,7 +84,8 @@ def interleaved(
 
     schedule = []
     for device in range(devices):
-        warm_up = min(total, 2 * (devices - device - 1) + (pieces - 1) * devices + 1 + longer)
+        first_back = (pieces - 1) * devices + 1  # items until the last device can turn around
+        warm_up = min(total, per_device * (devices - device - 1) + first_back + longer)
         items = [item("F", number) for number in range(warm_up)]
         for number in range(total):
             items.append(item("B", number))
@@ -107,3 +116,11 @@ def zero_bubble(
             items += [f"F{k + warm_up}"] * (k + warm_up < micro_batches)
         schedule.append(items + [f"W{k}" for k in range(late, micro_batches)])
     return schedule
+
+
+SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "interleaved": interleaved,
+    "zero bubble": zero_bubble,
+}

@@ -76,8 +76,16 @@ def play(
     schedule: Sequence[Sequence[str]],
     micro_batches: int,
     compute: Callable[[Work], None] = lambda work: None,
+    *,
+    message_ticks: float = 0,
 ) -> Timetable:
     """Plays a schedule, and calls `compute` for each piece of work once its input is there.
+
+    Args:
+        schedule: For each device a list of items.
+        micro_batches: How many the batch is cut into.
+        compute: What is called, in an order in which every input is there.
+        message_ticks: How many ticks an input from a different device is on its way.
 
     Raises:
         InvalidArgument: If an item is unknown, missing or there twice.
@@ -86,8 +94,8 @@ def play(
     split = any(work.kind == "W" for works in plan for work in works)
     takes = {"F": 1, "B": 1 if split else 2, "W": 1}
     stages, last_use = len(plan) * pieces, "W" if split else "B"
-    ends: dict[Work, int] = {}
-    free, held, most = ([0] * len(plan) for _ in range(3))
+    ends: dict[Work, float] = {}
+    free, held, most = [0.0] * len(plan), [0] * len(plan), [0] * len(plan)
     lanes: list[list[Span]] = [[] for _ in plan]
     moved = True
     while moved:
@@ -98,7 +106,8 @@ def play(
                 needed = _needs(work, stages)
                 if needed and needed not in ends:
                     break
-                start = max(free[device], ends[needed] if needed else 0)
+                arrived = _arrival(work, needed, ends, len(plan), message_ticks * pieces)
+                start = max(free[device], arrived)
                 free[device] = ends[work] = start + takes[work.kind]
                 item = schedule[device][len(lanes[device])]
                 lanes[device].append(Span(start / pieces, free[device] / pieces, item))
@@ -121,6 +130,16 @@ def _needs(work: Work, stages: int) -> Work | None:
         return Work("B", stage, micro_batch)
     last = stage == stages - 1
     return Work("F", stage, micro_batch) if last else Work("B", stage + 1, micro_batch)
+
+
+def _arrival(
+    work: Work, needed: Work | None, ends: dict[Work, float], devices: int, message: float
+) -> float:
+    """Returns when the input of a piece of work is there."""
+    if needed is None:
+        return 0
+    from_here = needed.stage % devices == work.stage % devices
+    return ends[needed] + (0 if from_here else message)
 
 
 def _read(schedule: Sequence[Sequence[str]], micro_batches: int) -> tuple[list[list[Work]], int]:

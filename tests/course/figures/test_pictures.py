@@ -13,6 +13,8 @@ from matplotlib.text import Text
 
 from distlab.course import palette
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
+from distlab.course.lesson_17_pipelines.schedules import interleaved, one_f_one_b
+from distlab.course.lesson_17_pipelines.timetable import play
 from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import CARD, OTHERWISE
 from distlab.course.measure.bandwidth import AllReduceTime
@@ -114,6 +116,12 @@ SAMPLES = {
     "16.draw_map": lambda draw: draw(),
     "18.draw_pipeline": lambda draw: draw(
         {f"m = {m}": pipeline_schedule(3, micro_batches=m) for m in (1, 4)}
+    ),
+    "17.draw_lanes": lambda draw: draw(
+        {
+            "interleaved": play(interleaved(2, 4), 4),
+            "too short": play(one_f_one_b(2, 4, longer=-1), 4),
+        }
     ),
     "11.draw_resumed": lambda draw: draw(
         [5.0, 4.0, 3.0], {"all": [3.0]}, stopped_at=2, killed_in=3
