@@ -13,7 +13,6 @@ import numpy as np
 
 from distlab.course import palette
 from distlab.course.lesson_18_split_layer_and_text.causal_ring import busy_share
-from distlab.course.measure.pipeline_schedule import Lane, idle_share
 from distlab.course.palette import MIDDLE, WIDE, diagram, finish, panels
 
 if TYPE_CHECKING:
@@ -54,68 +53,6 @@ def draw_memory_by_replicas(
     )
 
 
-_KINDS = ("forward", "backward")
-_NARROW = 0.12  # a tick that has no place for a number
-
-
-def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
-    """Draws each schedule as lanes of ticks; the number in a tick is that of the micro-batch.
-
-    All panels have one time axis, in the time that a stage takes for the whole batch: a tick is
-    shorter where the batch is cut into more micro-batches.
-    """
-    longest = max(len(lanes[0]) * _tick(lanes) for lanes in schedules.values())
-    rows = sum(len(lanes) for lanes in schedules.values())
-    heights = [len(lanes) for lanes in schedules.values()]
-    height = 0.28 * rows + 0.45 * len(schedules) + 0.5
-    form: dict[str, Any] = {"height_ratios": heights, "squeeze": False, "sharex": True}
-    figure, column = panels(len(schedules), width=WIDE, height=height, **form)
-    captions = []
-    for axes, (title, lanes) in zip(column[:, 0], schedules.items(), strict=True):
-        idle = f"{100 * idle_share(lanes):.0f} % idle"
-        axes.set_title(f"{title}: {idle}", fontsize=10, loc="left")
-        for stage, lane in enumerate(lanes):
-            _draw_lane(axes, stage, lane, tick=_tick(lanes))
-        axes.set_xlim(0, longest)
-        axes.set_ylim(len(lanes) - 0.5, -0.5)
-        axes.set_yticks(range(len(lanes)), [f"stage {stage}" for stage in range(len(lanes))])
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelsize=9)
-        took = len(lanes[0]) * _tick(lanes)
-        captions.append(
-            f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time."
-        )
-    column[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
-    names = {**{kind: _work_look(kind) for kind in _KINDS}, "idle": _work_look(None)}
-    _add_legend(figure, names, loc="outside lower center")
-    return finish(
-        figure,
-        title="The more micro-batches, the less time the stages are idle",
-        alt="Lanes of a pipeline's stages. In each tick a stage computes one micro-batch forward "
-        f"or backward, or is idle. {' '.join(captions)}",
-    )
-
-
-def _tick(lanes: Sequence[Lane]) -> float:
-    """How long a tick is: each stage computes the whole batch, forward and backward, in 2."""
-    return 2 / sum(work is not None for work in lanes[0])
-
-
-def _draw_lane(axes: Any, stage: int, lane: Lane, *, tick: float) -> None:
-    for place, work in enumerate(lane):
-        look = _work_look(work.kind if work else None)
-        axes.barh(stage, 0.92 * tick, left=(place + 0.04) * tick, height=0.8, **look)
-        if work and tick > _NARROW:
-            style = {"ha": "center", "va": "center", "fontsize": 8, "color": palette.GROUND}
-            axes.text((place + 0.5) * tick, stage, str(work.micro_batch), **style)
-
-
-def _work_look(kind: str | None) -> dict[str, Any]:
-    if kind is None:
-        return {"facecolor": palette.GRID}
-    return {"facecolor": palette.category(2 * _KINDS.index(kind)).colour}
-
-
 def _add_legend(axes: Any, looks: Mapping[str, dict[str, Any]], *, loc: str) -> None:
     from matplotlib.patches import Patch
 
@@ -123,6 +60,8 @@ def _add_legend(axes: Any, looks: Mapping[str, dict[str, Any]], *, loc: str) -> 
     palette.add_legend(axes, handles=handles, loc=loc, ncols=3)
 
 
+_COMPUTES = {"facecolor": palette.category(0).colour}
+_WAITS = {"facecolor": palette.GRID}
 _GAP, _DEVICES = 2.4, 2
 
 
@@ -233,9 +172,9 @@ def draw_turns(works: Mapping[str, Any]) -> Figure:
         for turn, device in np.ndindex(*work.shape):
             lasts, pairs = int(work[turn].max()), int(work[turn, device])
             lane = {"left": starts[turn] + 0.5, "height": 0.8}
-            axes.barh(device, lasts - 1, **lane, **_work_look(None))
+            axes.barh(device, lasts - 1, **lane, **_WAITS)
             if pairs:
-                axes.barh(device, pairs - 1, **lane, **_work_look("forward"))
+                axes.barh(device, pairs - 1, **lane, **_COMPUTES)
                 middle = {"ha": "center", "va": "center", "fontsize": 8, "color": palette.GROUND}
                 axes.text(starts[turn] + pairs / 2, device, f"turn {turn}", **middle)
         axes.set_xlim(0, most)
@@ -246,7 +185,7 @@ def draw_turns(works: Mapping[str, Any]) -> Figure:
         turns = "; ".join(f"turn {turn}: {list(map(int, row))}" for turn, row in enumerate(work))
         says.append(f"{name}, {busy}, {starts[-1]} pairs long. Pairs of each device, {turns}")
     column[-1, 0].set_xlabel("time (1 = one pair of tokens)")
-    names = {"computes": _work_look("forward"), "waits": _work_look(None)}
+    names = {"computes": _COMPUTES, "waits": _WAITS}
     _add_legend(figure, names, loc="outside lower center")
     return finish(
         figure,

@@ -19,7 +19,6 @@ from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import CARD, OTHERWISE
 from distlab.course.measure.bandwidth import AllReduceTime
 from distlab.course.measure.cost_model import CostModel
-from distlab.course.measure.pipeline_schedule import pipeline_schedule
 from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.step_split import StepSplit
 from distlab.course.measure.timeline import Event
@@ -114,9 +113,6 @@ SAMPLES = {
         [1, 2], {"mirrored": [112, 112], "ZeRO 1": [112, 70]}, limit_gb=80
     ),
     "16.draw_map": lambda draw: draw(),
-    "18.draw_pipeline": lambda draw: draw(
-        {f"m = {m}": pipeline_schedule(3, micro_batches=m) for m in (1, 4)}
-    ),
     "17.draw_lanes": lambda draw: draw(
         {
             "interleaved": play(interleaved(2, 4), 4),

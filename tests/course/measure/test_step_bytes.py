@@ -1,15 +1,10 @@
-"""What a step holds, sends and waits for is what the papers count, and nonsense is refused."""
+"""What a step holds and sends is what the papers count, and nonsense is refused."""
 
 from itertools import product
 from typing import get_args
 
 import pytest
 
-from distlab.course.measure.pipeline_schedule import (
-    Work,
-    idle_share,
-    pipeline_schedule,
-)
 from distlab.course.measure.step_bytes import (
     Optimizer,
     Precision,
@@ -20,7 +15,6 @@ from distlab.course.measure.step_bytes import (
 from distlab.errors import InvalidArgument
 
 SEVEN_BILLION = 7_000_000_000
-SIZES = [(1, 1), (1, 5), (2, 1), (2, 4), (4, 4), (5, 3)]  # stages and micro-batches
 
 
 def test_adam_in_mixed_precision_takes_the_16_bytes_of_the_zero_paper():
@@ -68,26 +62,3 @@ def test_nonsense_is_refused():
             count(5, **options)
     with pytest.raises(InvalidArgument, match="pass one of SGD, SGD with momentum, Adam"):
         held_bytes(5, optimizer="adamw")
-
-
-# A pipeline
-
-
-def test_a_pipeline_computes_each_micro_batch_once_in_each_direction_and_in_order():
-    for stages, micro_batches in SIZES:
-        lanes = pipeline_schedule(stages, micro_batches=micro_batches)
-        numbers = range(micro_batches)
-        works = [Work(kind, number) for kind in ("forward", "backward") for number in numbers]
-        for lane in lanes:
-            assert sorted(filter(None, lane)) == sorted(works)
-        for number in numbers:
-            forward = [lane.index(Work("forward", number)) for lane in lanes]
-            backward = [lane.index(Work("backward", number)) for lane in lanes]
-            order = forward + backward[::-1]
-            assert order == sorted(set(order)), (stages, micro_batches)
-
-
-def test_the_idle_share_is_the_formula_of_the_bubble():
-    for stages, micro_batches in SIZES:
-        counted = idle_share(pipeline_schedule(stages, micro_batches=micro_batches))
-        assert counted == pytest.approx((stages - 1) / (micro_batches + stages - 1))
