@@ -145,6 +145,24 @@
         ],
       })];
     },
+    explore_flops({ flops }, { width: size, length, batch, layers }, colours, Plot, width) {
+      const parts = ['attention\'s weights', 'attention\'s two products', 'layers behind it', 'head'];
+      const total = sum(flops);
+      const bars = parts.map((part, index) => ({ part, index, share: 100 * flops[index] / total }));
+      const step = Math.min(5, Math.floor(Math.log10(total) / 3));
+      const words = `${decimal(total / 1000 ** step)} ${['', 'k', 'M', 'G', 'T', 'P'][step]}FLOP in a step. `
+        + `Width ${size}, ${layers} layers, ${batch} texts of ${length} tokens: `
+        + `${bars.map(({ part, share }) => `${part} ${Math.round(share)} %`).join(', ')}.`;
+      return [words, Plot.plot({
+        width, height: 210, marginLeft: 150, marginRight: 45, marginBottom: 45,
+        x: { domain: [0, 100], label: 'part of the FLOPs (%)', labelAnchor: 'center' },
+        y: { type: 'band', domain: parts, label: null },
+        marks: [
+          Plot.barX(bars, { x: 'share', y: 'part', fill: ({ index }) => colours.categories[index] }),
+          Plot.text(bars, { x: 'share', y: 'part', text: ({ share }) => `${Math.round(share)} %`, dx: 5, textAnchor: 'start' }),
+        ],
+      })];
+    },
   };
 
   class View {

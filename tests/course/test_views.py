@@ -12,6 +12,7 @@ from distlab.course import view as view_module
 from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
 from distlab.course.lesson_12_ring_all_reduce.ring_schedule import all_reduce_steps, holdings
 from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
+from distlab.course.lesson_13_step_cost.view import explore_flops
 from distlab.course.lesson_14_scaling.published import (
     RESNET_101,
     VGG_16,
@@ -25,7 +26,14 @@ from distlab.course.palette import GROUND, finish, replica
 from distlab.course.view import Choices, View
 from distlab.errors import InvalidArgument
 
-EXPLORED = [explore_batch_plan, explore_memory, explore_ring, explore_cost, explore_pipeline]
+EXPLORED = [
+    explore_batch_plan,
+    explore_memory,
+    explore_ring,
+    explore_cost,
+    explore_flops,
+    explore_pipeline,
+]
 
 
 @pytest.fixture

@@ -172,6 +172,7 @@ def _outermost(rows: list[tuple[float, float, str, str]], thread: str) -> list[E
             continue
         ends[kind] = start + ms
         operation = name.rpartition(":")[2].removeprefix("_Mkl").lstrip("_")
+        operation = "IteratorGetNext" if kind == "waits" else operation
         path = _CALLERS.sub("", name.rpartition(":")[0].rstrip(":")) or name
         kept.append(
             Event(start_ms=start, ms=ms, thread=thread, kind=kind, operation=operation, name=path)

@@ -13,6 +13,7 @@ from matplotlib.text import Text
 
 from distlab.course import palette
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
+from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredProduct
 from distlab.course.lesson_17_pipelines.schedules import interleaved, one_f_one_b
 from distlab.course.lesson_17_pipelines.timetable import play
 from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
@@ -169,6 +170,16 @@ SAMPLES = {
         {"float32": [2.0, 1.0], "float16": [2.3, 2.3]}, every_steps=10, level=("guessing", 2.3)
     ),
     "04.draw_drift": lambda draw: draw([[0, 0], [1, -1.5]], [0, 0.25], label="bias"),
+    "13.draw_mfu": lambda draw: draw(
+        [
+            MeasuredMfu(width=width, xla=xla, flops=10**9, step_secs=0.1 / width, product_secs=0.01)
+            for width in (2, 4)
+            for xla in (False, True)
+        ]
+    ),
+    "13.draw_roofline": lambda draw: draw(
+        [MeasuredProduct(rows=4**power, secs=1e-3 + 1e-5 * 4**power) for power in range(6)]
+    ),
     "timeline.draw_timeline": lambda draw: draw({"two threads": EVENTS}, title="A timeline"),
     "workers.draw_readers": lambda draw: draw(
         IMAGES, {"a": [[[0, 1], [3]], [[2, 3], [5]]]}, columns=3

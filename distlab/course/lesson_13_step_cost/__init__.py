@@ -1,0 +1,1 @@
+"""Lesson 13: what a step costs, and why it takes longer."""

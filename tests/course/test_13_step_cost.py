@@ -1,0 +1,263 @@
+"""The checks of lesson 13: right answers pass, each mistake is named; what the lesson claims."""
+
+import functools
+from itertools import pairwise
+
+import pytest
+
+from distlab.course.checks.registry import checks_of
+from distlab.course.lesson_13_step_cost.published import (
+    LLAMA_3_8B,
+    LLAMA_3_8B_PARAMETERS,
+    PUBLISHED,
+)
+from distlab.course.lesson_13_step_cost.recorded import recorded_steps
+from distlab.course.lesson_13_step_cost.view import explore_flops, shown_flops
+from distlab.course.measure.timeline import COMPUTE, busy_ms, overlap_ms
+from tests.support.lesson_checks import (
+    assert_feedback_says,
+    assert_mistakes_are_caught,
+    assert_right_answers_pass,
+    edited_solution,
+    edited_solutions,
+    load_solution,
+)
+
+STEM = "13_step_cost"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+COST, MFU, COSTLIEST, REMEDY = CHECKS.values()
+edited = functools.partial(edited_solution, STEM)
+
+
+# --- transformer_cost
+
+
+def cost_by_products(sizes, length, batch):
+    """Lists the products of a layer, each as the shapes of its factors."""
+    d, tokens = sizes["width"], length * batch
+    head = d // sizes["heads"]
+    shared = head * sizes["key_heads"]
+    layer = [(d, d), (d, shared), (d, shared), (d, d), *[(d, sizes["hidden"])] * 3]
+    table = (d, sizes["vocabulary"])
+    weights = [*layer * sizes["layers"], table]
+    forward = sum(2 * tokens * rows * columns for rows, columns in weights)
+    pairs = 2 * batch * sizes["heads"] * length * length * head
+    forward += 2 * sizes["layers"] * pairs
+    norms = (2 * sizes["layers"] + 1) * d
+    counts = sum(rows * columns for rows, columns in [*weights, table])
+    return [counts + norms, float(3 * forward)]
+
+
+def test_costs_are_judged():
+    assert_right_answers_pass(COST, cost_by_products)
+    wrong = edited_solutions(
+        STEM,
+        "transformer_cost",
+        {
+            "forward_only": {"6 * weights + 12": "2 * weights + 4"},
+            "macs_for_flops": {"6 * weights + 12": "3 * weights + 6"},
+            "attention_forgotten": {" + 12 * layers * d * length": ""},
+            "embedding_as_product": {"layers * layer + table  #": "layers * layer + 2 * table  #"},
+            "one_text": {"batch * length *": "length *"},
+        },
+    )
+    assert_mistakes_are_caught(COST, wrong, earned=1.5)
+    assert_mistakes_are_caught(
+        COST,
+        {"tied_tables": edited("transformer_cost", {"d + 2 * table": "d + table"})},
+        earned=2.5,
+    )
+    both = edited_solutions(
+        STEM,
+        "transformer_cost",
+        {
+            "keys_of_all_heads": {' * sizes["key_heads"] // sizes["heads"]': ""},
+            "not_gated": {"3 * d * sizes": "2 * d * sizes"},
+        },
+    )
+    assert_mistakes_are_caught(COST, both, earned=0)
+    said = {"two numbers, the parameters": lambda sizes, length, batch: 7}
+    assert_feedback_says(COST, said)
+
+
+# --- mfu
+
+
+def mfu_from_seconds(run):
+    missing = [key for key, value in run.items() if value is None]
+    if missing:
+        raise ValueError(f"missing: {missing}")
+    secs_of_a_token = 1 / run["tokens_per_sec"]
+    dense = 2 * 3 * (run["parameters"] - run["embedding"])
+    pairs = 3 * run["layers"] * (2 + 2) * run["width"] * run["length"]
+    return (dense + pairs) / secs_of_a_token / run["peak"]
+
+
+def test_mfus_are_judged():
+    assert_right_answers_pass(MFU, mfu_from_seconds)
+    weights, attention = 'run["parameters"] - run["embedding"]', "6 * weights + 12"
+    wrong = edited_solutions(
+        STEM,
+        "mfu",
+        {
+            "six_n": {
+                weights: 'run["parameters"]',
+                ' + 12 * run["layers"] * run["width"] * run["length"]': "",
+            },
+            "causal_half": {attention: "6 * weights + 6"},
+            "with_embedding": {weights: 'run["parameters"]'},
+            "forward_only": {attention: "2 * weights + 4"},
+            "percent_for_part": {'return run["tokens': 'return 100 * run["tokens'},
+        },
+    )
+    assert_mistakes_are_caught(MFU, wrong, earned=1)
+    never_asked = edited("mfu", {"if run[name] is None": "if run is None"})
+    assert_mistakes_are_caught(MFU, {"none_multiplied": never_asked}, earned=3)
+    guessed = edited(
+        "mfu",
+        {"raise ValueError(f\"{run['name']}: the page doesn't state {name!r}\")": "return 0.4"},
+    )
+    assert_mistakes_are_caught(MFU, {"guessed_for_missing": guessed}, earned=3)
+    unnamed = edited("mfu", {"doesn't state {name!r}": "says too little"})
+    assert_feedback_says(MFU, {"for a run without": unnamed}, earned=3)
+
+
+# --- costliest
+
+
+def costliest_by_ticks(events):
+    """Cuts time at each start and end, and asks of each piece what runs in it."""
+    cuts = sorted({at for _, _, start, ms in events for at in (start, start + ms)})
+    spent = {}
+    for start, end in pairwise(cuts):
+        running = {name for _, name, at, ms in events if at <= start and end <= at + ms}
+        for name in running - {"waits"}:
+            spent[name] = spent.get(name, 0) + end - start
+    name = max(spent, key=spent.get)
+    return [name, spent[name] / (cuts[-1] - cuts[0])]
+
+
+def test_costliest_operations_are_judged():
+    assert_right_answers_pass(COSTLIEST, costliest_by_ticks)
+    wrong = edited_solutions(
+        STEM,
+        "costliest",
+        {
+            "overlaps_added": {"max(0, end - max(start, until))": "end - start"},
+            "waiting_as_work": {'    spans.pop("waits", None)\n': ""},
+        },
+    )
+    assert_mistakes_are_caught(COSTLIEST, wrong, earned=0)
+    counted = edited("costliest", {"covered(spans[operation]))": "len(spans[operation]))"})
+    assert_mistakes_are_caught(COSTLIEST, {"counted_not_timed": counted}, earned=0)
+    busy = edited(
+        "costliest",
+        {"/ (last - first)": "/ covered(span for each in spans.values() for span in each)"},
+    )
+    assert_mistakes_are_caught(COSTLIEST, {"share_of_the_busy_time": busy}, earned=2)
+
+
+# --- remedy
+
+
+def remedy_by_pairs(waits, products, others):
+    ranked = [
+        (waits, "prefetch"),
+        (others, "XLA"),
+        (100 - waits - products - others, "larger batch"),
+    ]
+    loss, word = sorted(ranked)[-1]
+    return word if products <= 2 * loss else "nothing"
+
+
+def test_remedies_are_judged():
+    assert_right_answers_pass(REMEDY, remedy_by_pairs)
+    swapped = {
+        "xla_for_idle": {
+            '"XLA": others, "larger batch": idle': '"XLA": idle, "larger batch": others'
+        },
+        "prefetch_for_idle": {
+            '"prefetch": waits': '"prefetch": idle',
+            '"larger batch": idle': '"larger batch": waits',
+        },
+        "never_nothing": {'"nothing" if products > 2 * losses[cure] else cure': "cure"},
+    }
+    assert_mistakes_are_caught(REMEDY, edited_solutions(STEM, "remedy", swapped), earned=0)
+    said = {"one of prefetch, XLA": lambda waits, products, others: "GPU"}
+    assert_feedback_says(REMEDY, said)
+
+
+# --- what the lesson says and does not show
+
+
+def test_the_published_mfus_are_reproduced():
+    solution = load_solution(STEM)
+    found = [100 * solution["mfu"](run) for run in PUBLISHED]
+    assert found == pytest.approx([33.7, 39.0], abs=0.05)
+    assert [int(percent) for percent in found] == [run["published"] for run in PUBLISHED]
+    cost = solution["transformer_cost"]
+    assert cost(LLAMA_3_8B, 8192, 2)[0] == LLAMA_3_8B_PARAMETERS
+    half = LLAMA_3_8B["width"] * LLAMA_3_8B["layers"] * 12 * 28_600
+    assert half == pytest.approx(cost(LLAMA_3_8B, 28_600, 1)[1] / 28_600 / 2, rel=0.01)
+
+
+def test_the_recording_says_what_the_lesson_says():
+    recording = recorded_steps()
+    plain = {row.width: row.mfu for row in recording.mfu if not row.xla}
+    for narrow, wide in pairwise((32, 64, 128, 256)):
+        assert plain[wide] > 1.2 * plain[narrow]
+    gains = [row.mfu / plain[row.width] for row in recording.mfu if row.xla]
+    assert gains[0] == max(gains) > 1.1
+    secs = {product.rows: product.secs for product in recording.products}
+    assert secs[32] < 1.5 * secs[1]
+    beside = {
+        name: overlap_ms(events, "input", COMPUTE) / busy_ms(events, "input")
+        for name, events in recording.timelines.items()
+    }
+    assert beside["without prefetch"] < 0.1
+    assert beside["with prefetch"] > 0.5
+
+
+def products_and_all(length):
+    """The FLOPs of the lesson's step: by hand, the profiler's products, and all it counts."""
+    import tensorflow as tf
+
+    from distlab.course.lesson_13_step_cost.runs import TrainingStep
+    from distlab.course.measure.flops import flops_of, profiler_products, xla_products
+
+    step = TrainingStep(64, length=length, rows=8)
+    profiled = profiler_products(step.gradients, *step.batch)
+    right = {each.name: each.flops for each in xla_products(step.gradients, *step.batch)}
+    wrong = {each.kind for each in profiled if each.flops != right[each.name]}
+    graph = tf.function(step.gradients).get_concrete_function(*step.batch).graph
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    options["output"] = "none"
+    everything = tf.compat.v1.profiler.profile(graph, cmd="scope", options=options)
+    return sum(right.values()), flops_of(profiled), everything.total_float_ops, wrong
+
+
+def test_the_products_are_nearly_all_flops():
+    by_hand, profiled, everything, wrong = products_and_all(length=128)
+    assert by_hand == 3 * 8 * 128 * (2 * (2 * 12 * 64**2 + 64 * 128) + 2 * 4 * 128 * 64)
+    assert by_hand > 1.25 * profiled
+    others = everything - profiled
+    assert 0.95 < by_hand / (by_hand + others) < 0.98
+    assert wrong == {"Einsum", "BatchMatMulV2"}
+
+
+def test_at_a_length_of_the_width_only_the_first_mistake_shows():
+    *_, wrong = products_and_all(length=64)
+    assert wrong == {"Einsum"}
+
+
+def test_the_view_has_the_flops_of_the_lesson():
+    view = explore_flops()
+    figure = view.draw_now(width=64, length=1024, batch=8, layers=2)
+    per_token = 6 * (2 * 12 * 64**2 + 64 * 128) + 12 * 2 * 64 * 1024
+    assert figure.get_suptitle() == f"{shown_flops(8 * 1024 * per_token)} in a step"
+    assert [shown_flops(flops) for flops in (12, 855_638_016, 4.2e15, 3e18)] == [
+        "12 FLOP",
+        "856 MFLOP",
+        "4.2 PFLOP",
+        "3 EFLOP",
+    ]
