@@ -242,14 +242,14 @@ def test_a_hang_is_told_apart_from_a_slow_order_and_from_one_that_keeps_too_much
         "gpipe_again": gpipe_in_order,
         "cool_down_forgotten": lambda p, m: [items[:-1] for items in one_f_one_b(p, m)],
     }
-    earned = {"warm_up_one_short": 0.5, "same_warm_up_on_all": 2, "one_at_a_time": 2}
-    earned |= {"warm_up_one_long": 4, "gpipe_again": 4, "cool_down_forgotten": 0}
+    earned = {"warm_up_one_short": 0, "same_warm_up_on_all": 1, "one_at_a_time": 1}
+    earned |= {"warm_up_one_long": 3, "gpipe_again": 3, "cool_down_forgotten": 0}
     assert_mistakes_are_caught(ONE_F_ONE_B, wrong, earned=earned)
     said = "device 3 waits at B0 for its own F0, which is later in its list"
-    assert_feedback_says(ONE_F_ONE_B, {said: wrong["warm_up_one_short"]}, earned=0.5)
-    assert_feedback_says(ONE_F_ONE_B, {"69; par is 33": wrong["same_warm_up_on_all"]}, earned=2)
-    assert_feedback_says(ONE_F_ONE_B, {"5; par is 4": wrong["warm_up_one_long"]}, earned=4)
-    assert_feedback_says(INTERLEAVED, {"33; par is 28.5": one_f_one_b}, earned=2)
+    assert_feedback_says(ONE_F_ONE_B, {said: wrong["warm_up_one_short"]})
+    assert_feedback_says(ONE_F_ONE_B, {"69; par is 33": wrong["same_warm_up_on_all"]}, earned=1)
+    assert_feedback_says(ONE_F_ONE_B, {"5; par is 4": wrong["warm_up_one_long"]}, earned=3)
+    assert_feedback_says(INTERLEAVED, {"33; par is 28.5": one_f_one_b}, earned=1)
 
 
 def test_what_is_no_schedule_is_said():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distlab.course.checks import Check, Close, Cost, Fault, Form, Inputs, Plain, Then
-from distlab.course.checks.criteria import Compared
+from distlab.course.checks.criteria import Compared, Gate
 from distlab.course.checks.matchers import expect_true
 from distlab.course.checks.verdict import Criterion
 from distlab.course.lesson_17_pipelines.schedules import (
@@ -129,9 +129,9 @@ _RUNS = (
         lambda given, out: out["form"] == "",
         key="form",
     ),
-    _Silent("items", "each device has each of its items once", points=0.5),
-    Then(_Silent("waits", "every device comes to the end of its list", points=0.5)),
-    Then(Close("difference", "the gradients: difference to a single device's", atol=1e-5)),
+    Gate(_Silent("items", "each device has each of its items once")),
+    Gate(_Silent("waits", "every device comes to the end of its list")),
+    Close("difference", "the gradients: difference to a single device's", atol=1e-5),
     Then(_AtMost("ticks", "at par: ticks until the last device is finished", points=2)),
 )
 _KEPT = Then(_AtMost("kept", "at par: micro-batches that a device keeps at a time"))

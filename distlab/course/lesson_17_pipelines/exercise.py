@@ -193,17 +193,19 @@ dl.check("interleaved")
 # %% [markdown]
 # ## Task 4: zero bubble
 #
-# Who waits for the gradient of the weights? Write `zero_bubble(devices, micro_batches)`, in which
+# Who waits for the gradient of the weights? Repair `zero_bubble(devices, micro_batches)`, in which
 # each backward pass is cut in two.
 #
 # - `"B5"` computes only the gradient of the inputs, and takes one tick. `"W5"` computes the
 #   gradient of the weights, at any time after `"B5"`, and takes one tick, too.
-# - A device keeps a micro-batch until its W is done. About 11 lines.
+# - A device keeps a micro-batch until its W is done.
+# - The draft below hangs. Find out why, and then put off each W to where its device would wait.
+#   Change about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Begin with your 1F1B and a W right behind each B, and look at the lanes. Which device has idle
-# ticks at the end, which one at the beginning, and who could put off a W?
+# First put every W right behind its B, and look at the lanes. Which device has idle ticks at the
+# end, which one at the beginning, and who could put off a W?
 # </details>
 
 
@@ -223,8 +225,17 @@ def zero_bubble(devices, micro_batches):
                 items.append(f"F{k + warm_up}")
         items += [f"W{k}" for k in range(micro_batches - device, micro_batches)]
         schedule.append(items)
-    return schedule
+    ### STUB
+    schedule = []
+    for device in range(devices):
+        items = [f"F{k}" for k in range(devices - device)]
+        for k in range(micro_batches):
+            items += [f"W{k}", f"B{k}"]
+            if k + devices - device < micro_batches:
+                items.append(f"F{k + devices - device}")
+        schedule.append(items)
     ### END SOLUTION
+    return schedule
 
 
 # %%
