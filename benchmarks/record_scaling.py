@@ -4,7 +4,8 @@
 
 Each number of replicas runs in a process of its own, several times in turn. Of each figure the
 smallest median counts, because whatever else runs on a machine only adds time. The strategy is
-TensorFlow's own MirroredStrategy, which adds up in a ring on logical devices.
+TensorFlow's own MirroredStrategy, which adds up in a ring on logical devices. With `--overlap` it
+records the steps with buckets instead: of each number of buckets the fastest step of two workers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 REPLICAS = (1, 2, 4)
 LESSON = Path(__file__).parents[1] / "distlab/course/lesson_14_scaling"
 OUT = LESSON / "recorded_scaling.json"
+BUCKETS, STEPS = (1, 4, 16), 50
 
 
 def measure(replicas: int) -> dict[str, Any]:
@@ -36,6 +38,32 @@ def measure(replicas: int) -> dict[str, Any]:
     return {kind: found[kind] for kind in ("steps", "all_reduces")}
 
 
+def record_overlap(machine: str) -> None:
+    """Records a step of two workers by the number of buckets."""
+    import distlab as dl
+    from distlab.course.lesson_14_scaling.overlap import connect, time_steps
+
+    with dl.LocalCluster(workers=2) as cluster:
+        cluster.run(connect)
+        steps = cluster.run(time_steps, BUCKETS, STEPS)[0]
+    about = {
+        "machine": machine,
+        "recorded": datetime.date.today().isoformat(),
+        "command": "python benchmarks/record_scaling.py --overlap",
+        "steps": {count: _rounded(dataclasses.asdict(step)) for count, step in steps.items()},
+    }
+    out = LESSON / "recorded_overlap.json"
+    out.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {out}")
+
+
+def _rounded(times: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(ms, 1) if isinstance(ms, float) else [round(each, 1) for each in ms]
+        for name, ms in times.items()
+    }
+
+
 def smallest(rounds: list[list[dict[str, Any]]], by: str) -> list[dict[str, Any]]:
     """Returns for each row the one with the smallest `by` of all rounds."""
     return [min(same, key=lambda row: row[by]) for same in zip(*rounds, strict=True)]
@@ -47,7 +75,11 @@ def main() -> None:
     parser.add_argument("--machine", default="a machine with two CPU cores", help="its name")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (5)")
     parser.add_argument("--measure", type=int, metavar="REPLICAS", help=argparse.SUPPRESS)
+    parser.add_argument("--overlap", action="store_true", help="record buckets instead")
     options = parser.parse_args()
+    if options.overlap:
+        record_overlap(options.machine)
+        return
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return

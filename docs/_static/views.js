@@ -78,12 +78,12 @@
       })];
     },
 
-    explore_cost({ efficiency, published }, { network }, colours, Plot, width) {
+    explore_cost({ efficiency, published, network }, _, colours, Plot, width) {
       const points = efficiency.map((part, power) => ({ gpus: 2 ** power, percent: 100 * part }));
       const place = { x: 'gpus', y: 'percent' };
       const last = points.at(-1);
       const known = published.map(([count, part]) => ({ gpus: count, percent: 100 * part }));
-      const words = `${network}: ${last.percent.toFixed(0)} % on ${decimal(last.gpus)} GPUs.`
+      const words = `${network} parameters: ${last.percent.toFixed(0)} % on ${decimal(last.gpus)} GPUs.`
         + known.map(point => ` Published: ${point.percent.toFixed(0)} % on ${point.gpus}.`).join('');
       return [words, Plot.plot({
         width, height: 340, marginLeft: 45, marginRight: 45, marginBottom: 45,
@@ -92,7 +92,7 @@
         marks: [
           Plot.line(points, { ...place, stroke: colours.categories[0], strokeWidth: 2.5, tip: true }),
           Plot.dot(known, { ...place, stroke: colours.wrong, strokeWidth: 2.5, r: 6 }),
-          Plot.text(known, { ...place, text: () => 'published', dx: 11, dy: 8, textAnchor: 'start', fill: colours.wrong }),
+          Plot.text(known.slice(-1), { ...place, text: () => 'published', dx: 11, dy: 8, textAnchor: 'start', fill: colours.wrong }),
           Plot.text([last], { ...place, text: ({ percent }) => `${percent.toFixed(0)} %`, dx: 8, textAnchor: 'start' }),
         ],
       })];

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 
 import matplotlib.pyplot as plt
 import pytest
@@ -13,13 +14,8 @@ from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
 from distlab.course.lesson_12_ring_all_reduce.ring_schedule import all_reduce_steps, holdings
 from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
 from distlab.course.lesson_13_step_cost.view import explore_flops
-from distlab.course.lesson_14_scaling.published import (
-    RESNET_101,
-    VGG_16,
-    hidden_share,
-    model_of,
-)
-from distlab.course.lesson_14_scaling.view import LATENCY_SECS, explore_cost
+from distlab.course.lesson_14_scaling.published import TOKENS_PER_SEC
+from distlab.course.lesson_14_scaling.view import explore_cost
 from distlab.course.lesson_17_pipelines.view import explore_pipeline
 from distlab.course.lesson_18_split_layer_and_text.view import explore_memory
 from distlab.course.palette import GROUND, finish, replica
@@ -169,15 +165,20 @@ def test_an_all_reduce_is_drawn_step_by_step_as_the_schedule_says():
         view.draw_now(step=7)
 
 
-def test_efficiency_starts_at_the_published_runs_and_follows_link_and_latency():
+def test_efficiency_starts_at_the_published_run_and_follows_what_is_sent():
     view = explore_cost()
     curve, *points = view.draw_now().axes[0].lines
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    model = model_of(VGG_16, hidden=hidden, latency_secs=LATENCY_SECS)
-    assert curve.get_ydata()[9] == pytest.approx(
-        100 * model.efficiency(512, **VGG_16.sizes), abs=0.01
+    drawn = {point.get_xdata()[0]: point.get_ydata()[0] for point in points}
+    assert list(drawn) == list(TOKENS_PER_SEC)
+    for gpus, percent in drawn.items():  # the model is the lesson's
+        assert curve.get_ydata()[round(math.log2(gpus))] == pytest.approx(percent, rel=0.06)
+    at_256 = curve.get_ydata()[8]
+    half, doubled, large = (
+        view.draw_now(**chosen).axes[0].lines
+        for chosen in ({"gradient_bits": 16}, {"sequences": 512}, {"billions": 8.86})
     )
-    drawn = {(point.get_xdata()[0], point.get_ydata()[0]) for point in points}
-    assert drawn == {(512, 68.0), (128, 79.0)}
-    faster, *points = view.draw_now(link_gbit=100).axes[0].lines
-    assert faster.get_ydata()[9] > curve.get_ydata()[9] + 10 and points == []
+    assert len(half) == 1 and half[0].get_ydata()[8] > at_256 + 15
+    assert half[0].get_ydata()[8] == pytest.approx(doubled[0].get_ydata()[8])
+    assert large[0].get_ydata()[8] == pytest.approx(at_256)
+    hidden = view.draw_now(hidden_percent=100).axes[0].lines[0].get_ydata()
+    assert hidden[5] == pytest.approx(100) and at_256 + 10 < hidden[8] < 60

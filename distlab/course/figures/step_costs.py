@@ -16,8 +16,7 @@ from distlab.course.palette import MIDDLE, WIDE, finish, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from distlab.course.measure.bandwidth import AllReduceTime
-    from distlab.course.measure.cost_model import CostModel, StepCost
+    from distlab.course.measure.cost_model import StepCost
     from distlab.course.measure.scaling_runs import MeasuredStep
 
 _PARTS = ("compute", "communication", "input")
@@ -71,99 +70,33 @@ def _parts_of(step: MeasuredStep | StepCost) -> str:
     return ", ".join(f"{part} {1e3 * getattr(step, f'{part}_secs'):.0f} ms" for part in _PARTS)
 
 
-def draw_all_reduce_times(
-    rows: Sequence[AllReduceTime],
-    *,
-    model: CostModel | None = None,
-    unseen: Sequence[AllReduceTime] = (),
-) -> Figure:
-    """Draws how long an all-reduce takes by its size, and a model's curve through it."""
-    figure, ax = panels(height=3.4)
-    counts = sorted({row.replicas for row in (*rows, *unseen)})
-    captions = []
-    for number, replicas in enumerate(counts):
-        look = palette.category(number)
-        own = sorted((r for r in (*rows, *unseen) if r.replicas == replicas), key=_by_size)
-        for group, filled in ((rows, "full"), (unseen, "none")):
-            some = [row for row in own if row in group]
-            style = {**look.line(size=6), "fillstyle": filled, "linestyle": "none"}
-            ax.plot([row.size_bytes for row in some], [1e6 * row.secs for row in some], **style)
-        sizes, curve = [row.size_bytes for row in own], [1e6 * row.secs for row in own]
-        if model is not None:
-            curve = [1e6 * model.all_reduce_secs(replicas, size) for size in sizes]
-        ax.plot(sizes, curve, **look.line(size=0), label=f"{replicas} replicas")
-        first, last = own[0], own[-1]
-        captions.append(
-            f"{replicas} replicas: {1e6 * first.secs:.0f} µs for {first.size_bytes} bytes, "
-            f"{1e6 * last.secs:.0f} µs for {last.size_bytes} bytes."
-        )
-    ax.set_xscale("log", base=4)
-    ax.set_yscale("log")
-    ax.yaxis.set_major_formatter("{x:,.0f}")
-    ticks = sorted({row.size_bytes for row in (*rows, *unseen)})[::2]
-    ax.set_xticks(ticks, [_in_bytes(size) for size in ticks])
-    palette.label_axes(ax, x="size of the all-reduce", y="time", y_unit="µs")
-    palette.label_ends(ax)
-    if model is not None:
-        note = "points: measured\nhollow: not fitted\nlines: the model"
-        ax.text(0.02, 0.98, note, transform=ax.transAxes, va="top", fontsize=9, color=palette.NOTE)
-    return finish(
-        figure,
-        title="Small all-reduces wait for latency, large ones for bandwidth",
-        alt=f"The time of an all-reduce by its size. {' '.join(captions)}",
-    )
-
-
-def _by_size(row: AllReduceTime) -> int:
-    return row.size_bytes
-
-
-def _in_bytes(size: int) -> str:
-    for unit, bytes_of in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= bytes_of:
-            return f"{size / bytes_of:g} {unit}"
-    return f"{size} B"
-
-
-def draw_scaling(
-    curves: Mapping[str, tuple[CostModel, Mapping[str, float]]],
-    *,
-    published: Sequence[tuple[str, int, float]] = (),
-) -> Figure:
-    """Draws the efficiency of weak scaling from 1 to 4,096 replicas."""
-    efficiencies = {
-        name: [model.efficiency(count, **sizes) for count in SCALES]
-        for name, (model, sizes) in curves.items()
-    }
-    return draw_efficiency(efficiencies, published=published)
-
-
 def draw_efficiency(
     curves: Mapping[str, Sequence[float]], *, published: Sequence[tuple[str, int, float]] = ()
 ) -> Figure:
-    """Draws efficiencies by the number of replicas, one for each of `SCALES`."""
+    """Draws efficiencies by the number of replicas, one for each of the first of `SCALES`."""
     figure, ax = panels(width=WIDE if len(curves) > 1 else MIDDLE, height=3.4)
     captions: list[str] = []
     ends: dict[str, float] = {}
     names: dict[tuple[int, float], list[str]] = {}
     looks = {name: palette.category(number) for number, name in enumerate(curves)}
+    scales = SCALES[: max(map(len, curves.values()))]
     for name, efficiencies in curves.items():
         percent = [100 * efficiency for efficiency in efficiencies]
         ends[name] = percent[-1]
-        ax.plot(SCALES, percent, label=name, **looks[name].line(size=0))
-        captions.append(f"{name}: {percent[-1]:.0f} % on {SCALES[-1]}.")
+        ax.plot(scales, percent, label=name, **looks[name].line(size=0))
+        captions.append(f"{name}: {percent[-1]:.0f} % on {scales[-1]}.")
     for name, replicas, efficiency in published:
         names.setdefault((replicas, 100 * efficiency), []).append(name)
         style = {**looks[name].line(size=8), "linestyle": "none"}
         ax.plot(replicas, 100 * efficiency, **style)
         captions.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
-    ax.set_xticks(SCALES[::2], [f"{count:,}" for count in SCALES[::2]])
+    ax.set_xticks(scales[::2], [f"{count:,}" for count in scales[::2]])
     lowest = min([*ends.values(), *(percent for _, percent in names)])
     ax.set_ylim(min(60, 10 * (lowest // 10)), 102)
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
     palette.label_ends(ax)
-    for place, who in names.items():
+    for place, who in list(names.items())[-3 if len(curves) > 1 else -1 :]:
         side = 1 if place[0] == max(names)[0] else -1
         form = {"ha": "left" if side > 0 else "right", "va": "top", "fontsize": 8}
         note = {"xytext": (5 * side, -5), "textcoords": "offset points", **form}

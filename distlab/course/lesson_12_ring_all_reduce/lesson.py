@@ -279,7 +279,7 @@ growth_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # ## What each link carries
 #
 # A rank sends 2 (N - 1) chunks of S / N bytes, where S is the size of the vector. That is
@@ -288,14 +288,14 @@ growth_guess.reveal(
 # Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved this in 2009. Here are the counts beside
 # the theory:
 
-# %%
+# %% tags=["after-reveal"]
 for ranks in (4, 16, 64):
     network = counted("ring", ranks)
     sent = network.bytes_sent.max() / (4 * ranks)
     dl.show(f"{ranks} ranks, vectors sent", sent, expected=2 * (ranks - 1) / ranks)
     dl.show(f"{ranks} ranks, steps", network.steps, expected=2 * (ranks - 1))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # | route | steps | busiest link, one direction |
 # |---|---|---|
 # | naive | 2 (N - 1) | (N - 1) S |
@@ -575,7 +575,9 @@ bytes_guess.reveal(
 # 3/4, as the theory says. (The headers of messages are rounded away here.)
 # `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy takes `RING`, `NCCL`
 # or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors. On GPUs `NCCL` chooses
-# between rings and trees by itself.
+# by itself among rings, trees, *NVLS* and *NVLSTree*. In the last two the switch of a server sums,
+# so a rank sends less than 2 S (N - 1) / N: that bound is for ranks that add themselves.
+# [Lesson 14](14_scaling.ipynb) shows what that brings.
 
 # %% [markdown]
 # ## Many small gradients
@@ -649,8 +651,8 @@ cluster.close()
 # halves, `all_reduce` is both. `DistributedDataParallel` packs gradients into buckets of 25 MB
 # (`bucket_cap_mb`), and reduces a bucket while the backward pass computes the next. `FSDP` uses the
 # halves one by one. **JAX:** inside `shard_map`, `jax.lax.psum_scatter`, `all_gather` and `psum`.
-# Under `jit` the compiler chooses them. In both, NCCL chooses ring or tree on GPUs, and
-# `NCCL_ALGO=Ring` forces a ring.
+# Under `jit` the compiler chooses them. In both, NCCL chooses a ring, a tree or a switch that sums
+# (NVLS, NVLSTree) on GPUs, and `NCCL_ALGO=Ring` forces a ring.
 # </details>
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""Checks of lesson 14: a timer, efficiencies, alpha and beta, the fastest number of replicas."""
+"""Checks of lesson 14: a timer, alpha and beta, buckets, the fastest number of replicas."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ TIMER = Check(
     ),
     hint="Call step() once, and wait(). Read the clock, call step() `calls` times, wait(), and "
     "read the clock again. Divide by `calls`.",
-    revisit='"A stopwatch" in lesson 14',
+    revisit='"A clock that tells the truth" in lesson 14',
     mistakes=(
         Fault("includes_tracing", traced=True)
         .or_with(traced=True, waits=False)
@@ -116,109 +116,7 @@ TIMER = Check(
 )
 
 
-# --- efficiencies: strong and weak scaling from throughput, and the rubric of its report
-
-
-def _efficiency_inputs(seed: int) -> Inputs:
-    draw = np.random.default_rng(seed)
-    counts = [4, 8, 16, 32] if seed % 2 else [2, 4, 6, 12]
-    return {
-        "batch": int(draw.choice([96, 192, 384])),
-        "replicas": counts,
-        "ms_per_example": round(float(draw.uniform(0.5, 2)), 2),
-        "ms_per_step": round(float(draw.uniform(5, 20)), 1),
-        "ms_per_replica": round(float(draw.uniform(1, 6)), 1),
-    }
-
-
-def _per_sec(given: Inputs, replicas: int, global_batch: float) -> float:
-    each = given["ms_per_example"] * global_batch / replicas
-    step_ms = each + given["ms_per_step"] + given["ms_per_replica"] * (replicas - 1)
-    return float(1000 * global_batch / step_ms)
-
-
-def _efficiency_call(efficiencies: Callable[..., Any], inputs: Inputs) -> Plain:
-    def examples_per_sec(replicas: int, global_batch: int) -> float:
-        return _per_sec(inputs, replicas, global_batch)
-
-    return efficiencies(examples_per_sec, inputs["batch"], list(inputs["replicas"]))
-
-
-def _efficiency_reference(
-    given: Inputs,
-    *,
-    grows: tuple[str, ...] = ("weak",),
-    divided: tuple[str, ...] = ("strong", "weak"),
-    of_one: tuple[str, ...] = (),
-) -> Plain:
-    """Efficiencies; `of_one` takes the baseline's "batch" or "count" for that of one replica."""
-    batch, first = given["batch"], given["replicas"][0]
-
-    def efficiency(kind: str, n: int) -> float:
-        times = n / (1 if "batch" in of_one else first)
-        counts = n / (1 if "count" in of_one else first) if kind in divided else 1
-        grown = batch * times if kind in grows else batch
-        return _per_sec(given, n, grown) / _per_sec(given, first, batch) / counts
-
-    return {kind: [efficiency(kind, n) for n in given["replicas"]] for kind in ("strong", "weak")}
-
-
-def _has_lists(given: Inputs, out: Plain) -> bool:
-    return isinstance(out, dict) and all(
-        isinstance(out.get(kind), (list, np.ndarray)) and len(out[kind]) == len(given["replicas"])
-        for kind in ("strong", "weak")
-    )
-
-
-EFFICIENCIES = Check(
-    name="efficiencies",
-    title="The efficiency of strong and of weak scaling",
-    question=(
-        "On twice as many replicas, how many examples does each replica have in strong scaling, "
-        "and in weak scaling?"
-    ),
-    direction=(
-        "Imagine perfect replicas that lose nothing. How many examples per second do they process "
-        "together, compared with the baseline? Which part of that do the measured ones reach?"
-    ),
-    cost=Cost.PURE,
-    inputs=_efficiency_inputs,
-    call=_efficiency_call,
-    reference=_efficiency_reference,
-    criteria=(
-        Form("two lists in a dictionary, with a number for each count", _has_lists),
-        Close("strong", "the efficiency of strong scaling", atol=1e-4, points=1.5),
-        Close("weak", "the efficiency of weak scaling", atol=1e-4, points=1.5),
-    ),
-    hint="Let first = replicas[0] and base = examples_per_sec(first, batch) / first. Strong: "
-    "examples_per_sec(n, batch) / n / base. Weak: the same with a batch of batch // first * n.",
-    revisit='"Strong and weak scaling" in lesson 14',
-    mistakes=(
-        Fault("weak_with_fixed_global", grows=()).feedback(
-            "In your weak scaling the global batch stays the same, so each replica gets less and "
-            "less to do. That is strong scaling. What stays the same on each replica in weak "
-            "scaling, and what does `examples_per_sec` take?"
-        ),
-        Fault("strong_with_growing_batch", grows=("strong", "weak")).feedback(
-            "In your strong scaling the global batch grows with the replicas, so the work is not "
-            "the same for all of them. What stays the same in strong scaling?"
-        ),
-        Fault("baseline_of_one", of_one=("batch",))
-        .or_with(of_one=("count",))
-        .or_with(of_one=("batch", "count"))
-        .feedback(
-            "You treated the baseline as if it were one replica, and it has several. `batch` and "
-            "its examples per second belong to all of them together. How many times as many "
-            "replicas as the baseline does each count have?"
-        ),
-        Fault("speedup_for_efficiency", divided=("weak",))
-        .or_with(divided=("strong",))
-        .feedback(
-            "Your numbers are speedups: 2 for twice as many perfect replicas. An efficiency says "
-            "which part of the replicas' time is used. What is it for perfect replicas?"
-        ),
-    ),
-)
+# --- the rubric of the report
 
 REPORTS = (
     WrittenReport(
@@ -341,7 +239,7 @@ ALPHA_BETA = Check(
     hint="`beta, alpha = np.polyfit(sizes, times, 1)`. If alpha is below 0, take 0, and "
     "`beta = sizes @ times / (sizes @ sizes)`. The error is "
     "`abs((alpha + beta * sizes) / times - 1).max()` over `unseen`.",
-    revisit='"Two numbers for every size" in lesson 14',
+    revisit='"What the network gives" in lesson 14',
     mistakes=(
         Fault("tested_on_fitted_points", tested=lambda known, unseen: known).feedback(
             "You computed the error on the points through which you laid the line. A line always "
@@ -360,6 +258,119 @@ ALPHA_BETA = Check(
         Fault("alpha_cut_off", below_0="cut").feedback(
             "You set an alpha below 0 to 0 and kept the beta that belonged to it. This line is "
             "above most of the points. Which beta is the best one if alpha is 0?"
+        ),
+    ),
+)
+
+
+# --- bucket_overlap: when the last bucket has arrived
+
+_CASES = {"each": 0.5, "some": 25.0, "one": 1e4}  # MB at which a bucket leaves
+
+
+def _bucket_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    # A large embedding comes first, as in a language model, and small layers follow.
+    sizes = [60.0, *draw.uniform(4, 16, 11)]
+    return {
+        "layers": [(round(float(draw.uniform(2, 6)), 2), round(float(mb), 1)) for mb in sizes],
+        "latency_ms": round(float(draw.uniform(1, 3)), 2),
+        "mb_per_ms": round(float(draw.uniform(2, 5)), 2),
+    }
+
+
+def _bucket_call(last_arrival: Callable[..., Any], inputs: Inputs) -> Plain:
+    network = {key: inputs[key] for key in ("latency_ms", "mb_per_ms")}
+    return {
+        case: last_arrival(layers=list(inputs["layers"]), bucket_mb=size, **network)
+        for case, size in _CASES.items()
+    }
+
+
+def _bucket_reference(
+    given: Inputs,
+    *,
+    backward: bool = True,
+    overlaps: bool = True,
+    queues: bool = True,
+    leftover: bool = True,
+    latencies: str = "each",
+    includes_the_last: bool = True,
+) -> Plain:
+    def arrival(bucket_mb: float) -> float:
+        layers = list(reversed(given["layers"])) if backward else given["layers"]
+        now = held = 0.0
+        full: list[tuple[float, float]] = []  # when each bucket is full, and its MB
+        for ms, mb in layers:
+            before, now = now, now + ms
+            held += mb
+            if held >= bucket_mb:
+                full.append((now if includes_the_last else before, held))
+                held = 0.0
+        if held and leftover:
+            full.append((now, held))
+        free = last = 0.0
+        for number, (ready, mb) in enumerate(full):
+            latency = given["latency_ms"] if latencies == "each" or number == 0 else 0.0
+            start = ready if overlaps else now
+            free = (max(start, free) if queues else start) + latency + mb / given["mb_per_ms"]
+            last = max(last, free)
+        return last
+
+    return {case: arrival(size) for case, size in _CASES.items()}
+
+
+BUCKETS = Check(
+    name="bucket_overlap",
+    function="last_arrival",
+    title="When the last bucket has arrived",
+    question="What are the two things that a bucket waits for before it can leave?",
+    direction=(
+        "Draw two lanes, one for the backward pass and one for the network. Put three layers into "
+        "the first, the last layer first, and let each bucket begin where both lanes allow it."
+    ),
+    cost=Cost.PURE,
+    inputs=_bucket_inputs,
+    call=_bucket_call,
+    reference=_bucket_reference,
+    criteria=(
+        Form(
+            "a number of milliseconds",
+            lambda given, out: all(isinstance(value, (int, float)) for value in out.values()),
+            key="some",
+        ),
+        Close("one", "all gradients in one bucket", atol=1e-4, points=0.5),
+        Close("each", "a bucket for each layer", atol=1e-4, points=1),
+        Close("some", "buckets of 25 MB", atol=1e-4, points=1.5),
+    ),
+    hint="Let now, free and held be 0. For each layer of `reversed(layers)` add its ms to `now` "
+    "and its MB to `held`. If `held >= bucket_mb`: free = max(now, free) + latency_ms + held / "
+    "mb_per_ms, and held = 0. After the loop send what is left in the same way.",
+    revisit='"Send while you compute" in lesson 14',
+    mistakes=(
+        Fault("nothing_overlaps", overlaps=False).feedback(
+            "Your first bucket leaves when the whole backward pass is over, so however you cut, "
+            "nothing is hidden. When did the first bucket have all its gradients?"
+        ),
+        Fault("first_layer_first", backward=False).feedback(
+            "You went through the layers from first to last, so your first bucket holds the first "
+            "layers. In which order does a backward pass compute its gradients?"
+        ),
+        Fault("network_never_busy", queues=False).feedback(
+            "Your buckets leave as soon as they are full, even while the one before is on its way, "
+            "so the network carries several at full speed. What else must a full bucket wait for?"
+        ),
+        Fault("last_bucket_forgotten", leftover=False).feedback(
+            "You send a bucket when it is full, and the last one never gets full, so its gradients "
+            "stay where they are. What is left in your hands after the loop?"
+        ),
+        Fault("one_latency", latencies="first").feedback(
+            "You added the latency once for all buckets, so small buckets cost you nothing. How "
+            "often is an all-reduce started?"
+        ),
+        Fault("leaves_too_early", includes_the_last=False).feedback(
+            "Your bucket leaves when the layer that fills it begins, and the gradient of that "
+            "layer is not there yet. When is the last gradient of a bucket ready?"
         ),
     ),
 )
@@ -450,7 +461,7 @@ KNEE = Check(
     ),
     hint="For n replicas: compute_ms / n + 2 * (n - 1) * latency_ms + 2 * (n - 1) / n * "
     "gradient_mb / mb_per_ms. `min(counts, key=...)` finds the smallest.",
-    revisit='"From two cores to 4,096 GPUs" in lesson 14',
+    revisit='"What a curve can\'t know" in lesson 14',
     mistakes=(
         Fault("latency_ignored", rounds=lambda replicas: 0).feedback(
             "Your step only gets shorter with more replicas, so you chose the most. The bytes of a "
@@ -483,4 +494,4 @@ KNEE = Check(
 )
 
 
-CHECKS = (TIMER, EFFICIENCIES, ALPHA_BETA, KNEE)
+CHECKS = (TIMER, ALPHA_BETA, BUCKETS, KNEE)

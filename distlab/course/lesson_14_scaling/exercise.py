@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Exercise: performance
+# # Exercise: scaling
 #
-# This exercise follows [lesson 14](../notebooks/14_scaling.ipynb). You repair a stopwatch,
-# compute efficiencies, test a line on sizes that it has not seen, and find the number of replicas
+# This exercise follows [lesson 14](../notebooks/14_scaling.ipynb). You repair a stopwatch, test a
+# line on sizes that it has not seen, send gradients in buckets, and find the number of replicas
 # beyond which a step gets slower. Then you write a report.
 
 # %% [markdown]
@@ -11,9 +11,9 @@
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
 # | 1. `step_timer` | repair a stopwatch with two mistakes | 8 | easy | core |
-# | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium | core |
-# | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium | core |
-# | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium | core |
+# | 2. `fit_link` | fit alpha and beta, and test them on unseen sizes | 12 | medium | core |
+# | 3. `bucket_overlap` | send gradients in buckets while you compute | 15 | medium | core |
+# | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium | extra |
 # | report `one_against_many` | one device against many, for a CNN | 15 | medium | extra |
 # | your own model | measure it on your machine (no points) | 15 | open | extra |
 #
@@ -28,7 +28,6 @@ import distlab as dl
 from distlab.course.figures.step_costs import draw_spread, draw_step_parts
 from distlab.course.lesson_14_scaling.recorded import recorded_scaling
 from distlab.course.lesson_14_scaling.runs import scale_recorded
-from distlab.course.runs.outcomes import waits_for
 
 dl.show("points of the tasks", 12)
 dl.show("points of the report", 6)
@@ -89,58 +88,7 @@ dl.check("step_timer")
 # </details>
 
 # %% [markdown]
-# ## Task 2: what a benchmark reports
-#
-# Benchmarks report examples per second, and not all start at one replica: ImageNet in one hour
-# compares 256 GPUs with 8. Write `efficiencies(examples_per_sec, batch, replicas)` for such a
-# benchmark.
-#
-# - `examples_per_sec(n, global_batch)` returns what `n` replicas process together, with
-#   `global_batch` examples in each step.
-# - `replicas` is a list of counts. The **first** is the baseline, for example 8. Compare
-#   all others with it.
-# - `batch` is the global batch of the baseline. It is a multiple of every count.
-# - `efficiencies` returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for
-#   each count. The baseline has 1 in both, like replicas that lose nothing. About 7 lines.
-#
-# <details><summary>Hint</summary>
-#
-# How many examples per second does *one* replica of the baseline process? And one of `n`?
-# </details>
-
-
-# %%
-# task: efficiencies
-def efficiencies(examples_per_sec, batch, replicas):
-    ### BEGIN SOLUTION
-    first = replicas[0]
-
-    def for_each_replica(n, global_batch):
-        return examples_per_sec(n, global_batch) / n
-
-    base = for_each_replica(first, batch)
-    return {
-        "strong": [for_each_replica(n, batch) / base for n in replicas],
-        "weak": [for_each_replica(n, batch // first * n) / base for n in replicas],
-    }
-    ### END SOLUTION
-
-
-# %%
-dl.check("efficiencies")
-
-# %% [markdown]
-# **Try next:** an efficiency above 1 exists. A share of the data may fit into a processor's cache
-# where the whole batch does not. Which of the two kinds of scaling can show it?
-#
-# <details><summary>Answer</summary>
-#
-# Strong scaling. There each replica's share becomes smaller with more replicas, so at some count it
-# fits. In weak scaling the share always has the same size.
-# </details>
-
-# %% [markdown]
-# ## Task 3: alpha, beta and a test
+# ## Task 2: alpha, beta and a test
 #
 # Write `fit_and_test(known, unseen)`.
 #
@@ -192,6 +140,57 @@ dl.check("fit_link")
 # The one with relative errors. Suppose that the message of 100 ms is measured 2 % too long. For
 # `polyfit` these 2 ms are a large error, so it tilts the line, and alpha moves, too. But alpha is
 # what decides the time of a small message.
+# </details>
+
+# %% [markdown]
+# ## Task 3: when has the last bucket arrived?
+#
+# Write `last_arrival(layers, bucket_mb, latency_ms, mb_per_ms)`. It returns how many milliseconds
+# after the backward pass began the last bucket has arrived.
+#
+# - `layers` is a list of pairs, the model's first layer first: how many ms the backward pass of a
+#   layer takes, and how many MB its gradient has.
+# - A bucket is full as soon as it holds at least `bucket_mb`. The last one leaves full or not.
+# - The network carries one bucket at a time: `latency_ms`, and a MB for each `1 / mb_per_ms`.
+#
+# About 10 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which two things must be over before a bucket can leave?
+# </details>
+
+
+# %%
+# task: bucket_overlap
+def last_arrival(layers, bucket_mb, latency_ms, mb_per_ms):
+    ### BEGIN SOLUTION
+    now = free = held = 0.0
+    for ms, mb in reversed(layers):
+        now += ms
+        held += mb
+        if held >= bucket_mb:
+            free = max(now, free) + latency_ms + held / mb_per_ms
+            held = 0.0
+    if held > 0:
+        free = max(now, free) + latency_ms + held / mb_per_ms
+    return free
+    ### END SOLUTION
+
+
+# %%
+dl.check("bucket_overlap")
+
+# %% [markdown]
+# **Try next:** 24 layers of 4 ms and 10 MB, a latency of 2 ms and 5 MB per ms. Which `bucket_mb` of
+# 1, 10, 25, 60 and 1,000 is best? Then let the first layer have 200 MB, like an embedding.
+#
+# <details><summary>Answer</summary>
+#
+# Sending takes 2 ms for each 10 MB and computing takes 4 ms, so everything but the last bucket can
+# hide. Small buckets win, because a latency of 2 ms still fits: 1 and 10 MB take 100 ms, 25 MB
+# takes 104, and one bucket takes 146. With an embedding the last bucket is large anyway, and
+# every size but the largest comes close to the best.
 # </details>
 
 # %% [markdown]
@@ -247,18 +246,16 @@ dl.check("predict_knee")
 # %% [markdown]
 # ## Your report: one device against many
 #
-# The CNN of the lesson was recorded on 1, 2 and 4 replicas of one machine. Your `efficiencies` of
-# task 2 now gets the CNN's images per second, for 64 images in a step (strong) and on each replica
-# (weak). Each mark is the median of a step, and the band behind it is its middle half: half of
-# all blocks were between its ends.
+# A CNN with 420,000 weights was recorded on 1, 2 and 4 replicas that share two cores: with 64
+# images in a step (strong), and with 64 on each replica (weak). Each mark is the median of a step,
+# and the band behind it is its middle half: half of all blocks were between its ends.
 
 # %%
 # report: one_against_many
-with waits_for("efficiencies"):
-    scaled = scale_recorded(efficiencies)
-    display(draw_spread(scaled.steps, scaled.efficiency))
-    display(draw_step_parts(scaled.steps["strong"]))
-    dl.show("recorded on", recorded_scaling().machine)
+scaled = scale_recorded()
+display(draw_spread(scaled.steps, scaled.efficiency))
+display(draw_step_parts(scaled.steps["strong"]))
+dl.show("recorded on", recorded_scaling().machine)
 
 # %% [markdown]
 # <!-- report: one_against_many -->
@@ -326,5 +323,5 @@ with waits_for("efficiencies"):
 # ## Next steps
 #
 # - [Lesson 14](../notebooks/14_scaling.ipynb), if a check sent you back to it.
-# - [Lesson 19](../notebooks/19_fine_tuning.ipynb) starts from a trained model.
+# - [Lesson 15](../notebooks/15_fit_into_memory.ipynb): the step doesn't fit, so what do you drop?
 # - [The glossary](../docs/glossary.md) explains the terms.

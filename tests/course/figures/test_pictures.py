@@ -14,12 +14,11 @@ from matplotlib.text import Text
 from distlab.course import palette
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
 from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredProduct
+from distlab.course.lesson_14_scaling.overlap import StepTimes
 from distlab.course.lesson_17_pipelines.schedules import interleaved, one_f_one_b
 from distlab.course.lesson_17_pipelines.timetable import play
 from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import CARD, OTHERWISE
-from distlab.course.measure.bandwidth import AllReduceTime
-from distlab.course.measure.cost_model import CostModel
 from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.step_split import StepSplit
 from distlab.course.measure.timeline import Event
@@ -43,12 +42,10 @@ MASK, OTHER_MASK = np.eye(2, 3), np.ones((2, 3)) - np.eye(2, 3)
 PATH = np.cumsum(np.ones((3, 2, 2)), axis=0)  # moves by 2 in each weight
 # Powers of two that become 0, are kept, are kept, and are too large in float16.
 SIZES = 2.0 ** np.array([-30.5, -20.5, 0.5, 20.5])
-MODEL = CostModel(secs_per_example=1e-4, latency_secs=1e-4, bytes_per_sec=1e8)
 ONE = MeasuredStep(1, 64, 400, 0.010, 0.0, 0.002, 0.012, (0.011, 0.014))
 FOUR = MeasuredStep(4, 64, 400, 0.020, 0.008, 0.002, 0.030, (0.029, 0.033))
 SLOW = StepSplit(real_ms=100.0, compute_ms=10.0, input_ms=98.0)
 QUICK = StepSplit(real_ms=12.0, compute_ms=10.0, input_ms=4.0)
-ALL_REDUCES = [AllReduceTime(2, size, secs) for size, secs in ((4, 2e-4), (2**20, 1e-2))]
 MIRRORED = Layout(
     "mirrored", ("first", "second"), (0, 1), (0, 1), ((1, 0, "gradients"), (0, 1, "their sum"))
 )
@@ -106,6 +103,9 @@ SAMPLES = {
     "14.draw_label_curve": lambda draw: draw(
         {"scratch": {1: [0.2, 0.4], 10: [0.5, 0.7]}}, ("scratch",)
     ),
+    "14.draw_promises": lambda draw: draw(),
+    "14.draw_bandwidth": lambda draw: draw(),
+    "14.draw_overlap": lambda draw: draw({2: StepTimes(1.0, (2.0, 3.0), (5.0, 6.0))}),
     "07.draw_loss_scale": lambda draw: draw(
         {"float32": [3.0, 2.0, 1.0], "float16": [3.0, 3.0, 2.0]}, [8.0, 4.0, 4.0], skipped=[1]
     ),
@@ -143,15 +143,8 @@ SAMPLES = {
         {"slow": [(0, 5, 2, -0.5), (1, 2, 0, 0.5), (3, 4, 0, 0.25)]}
     ),
     "step_costs.draw_step_parts": lambda draw: draw([ONE, FOUR]),
-    "step_costs.draw_all_reduce_times": lambda draw: draw(
-        ALL_REDUCES[:1], model=MODEL, unseen=ALL_REDUCES[1:]
-    ),
     "step_costs.draw_efficiency": lambda draw: draw(
         {"VGG-16": [1 - power / 40 for power in range(13)]}, published=[("VGG-16", 512, 0.68)]
-    ),
-    "step_costs.draw_scaling": lambda draw: draw(
-        {"small": (MODEL, {"per_replica_batch": 10, "gradient_bytes": 1e5})},
-        published=[("small", 512, 0.4)],
     ),
     "step_costs.draw_spread": lambda draw: draw({"strong": [ONE, FOUR]}, {"strong": [1.0, 0.1]}),
     "step_memory.draw_memory": lambda draw: draw(

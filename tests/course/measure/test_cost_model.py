@@ -1,20 +1,9 @@
 """The cost model adds up its parts, finds again what made the measurements, and predicts others."""
 
 import dataclasses
-from dataclasses import replace
 
-import keras
 import pytest
 
-from distlab.course.lesson_14_scaling.published import (
-    PUBLISHED,
-    RESNET_50,
-    RESNET_101,
-    VGG_16,
-    hidden_share,
-    model_of,
-    predicted_efficiency,
-)
 from distlab.course.lesson_14_scaling.recorded import recorded_scaling
 from distlab.course.measure.bandwidth import AllReduceTime
 from distlab.course.measure.cost_model import CostModel, fit, relative_errors
@@ -22,7 +11,6 @@ from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.timing import differ
 from distlab.errors import InvalidArgument
 
-LATENCY_SECS = 10e-6
 SIZES = {"per_replica_batch": 10, "gradient_bytes": 1000}
 
 
@@ -106,59 +94,7 @@ def test_too_few_measurements_and_numbers_that_no_machine_has_are_refused():
             model(**wrong)
 
 
-# Published runs, as their sources state them
-
-
-def test_the_parameters_of_resnet_50_are_those_that_keras_counts():
-    assert keras.applications.ResNet50(weights=None).count_params() == RESNET_50.parameters
-
-
-def test_the_other_four_runs_are_predicted_with_the_errors_that_the_lesson_states():
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    points = {}
-    for run in PUBLISHED[1:]:
-        said = predicted_efficiency(run, hidden=hidden, latency_secs=LATENCY_SECS)
-        error = said - run.efficiency
-        points[run.network, run.gpus] = round(100 * error, 1)
-    assert points == {
-        ("Inception V3", 512): 3.4,
-        ("VGG-16", 512): 4.0,
-        ("VGG-16", 128): -6.4,
-        ("ResNet-50", 256): 3.2,
-    }
-
-
-def test_the_shortest_step_loses_most_to_the_rounds():
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    left = {}
-    for run in PUBLISHED:
-        model = model_of(run, hidden=hidden, latency_secs=LATENCY_SECS)
-        few, many = (model.efficiency(gpus, **run.sizes) for gpus in (512, 4096))
-        left[run.network] = many / few
-    assert min(left, key=left.get) == "ResNet-50"
-    assert max(left, key=left.get) == "VGG-16"
-
-
-def test_with_a_latency_of_1_us_no_network_loses_more_than_2_percent_to_the_rounds():
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    for run in PUBLISHED:
-        model = model_of(run, hidden=hidden, latency_secs=1e-6)
-        few, many = (model.efficiency(gpus, **run.sizes) for gpus in (512, 4096))
-        assert 0.98 < many / few < 1
-
-
-def test_vgg_16_needs_a_link_of_about_100_gbit_for_90_percent():
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    reached = [
-        predicted_efficiency(
-            replace(VGG_16, link_bits_per_sec=1e9 * gbit), hidden=hidden, latency_secs=LATENCY_SECS
-        )
-        for gbit in (90, 100)
-    ]
-    assert reached[0] < 0.90 < reached[1]
-
-
-# The recording: what the lesson says of it holds for the one that is stored
+# The recording: what the exercise says of it holds for the one that is stored
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +146,7 @@ def test_four_replicas_show_that_they_share_one_processor_from_64_images_on(reco
         for how in (True, False)
     )
     assert max(shared) < min(own) / 2
-    assert abs(shared_32 - own_32) < 0.1  # the lesson says that 32 images do not decide
+    assert abs(shared_32 - own_32) < 0.1
 
 
 def test_the_shared_model_counts_too_much_waiting(recording):
