@@ -97,7 +97,7 @@ def draw_efficiency(
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
     palette.label_ends(ax)
     for place, who in list(names.items())[-3 if len(curves) > 1 else -1 :]:
-        side = 1 if place[0] == max(names)[0] else -1
+        side = 1 if len(curves) > 1 and place[0] == max(names)[0] else -1
         form = {"ha": "left" if side > 0 else "right", "va": "top", "fontsize": 8}
         note = {"xytext": (5 * side, -5), "textcoords": "offset points", **form}
         ax.annotate("\n".join(["published:", *who]), place, **note)

@@ -41,8 +41,6 @@ import tensorflow as tf
 
 import distlab as dl
 
-dl.show("GPUs needed", 0)
-
 # %% [markdown]
 # ## A clock that tells the truth
 #
@@ -202,9 +200,10 @@ for name, tokens in told.items():
 
 # %% [markdown] tags=["after-reveal"]
 # The line isn't stupid, because it says that a step computes for so long and sends for so long,
-# whatever the number of GPUs. That's exactly the ring of lesson 12, whose bytes hardly grow with N.
-# What it can't know is that 32 servers share a network that one server doesn't need. On 256 GPUs
-# the **ratio** of sending to computing has passed 1, and from there on you buy mostly waiting.
+# whatever the number of GPUs. That's exactly the ring of lesson 12, whose bytes hardly grow with N,
+# and on the five points that it saw, the line is nearer than the model. What it can't know is that
+# 32 servers share a network that one server doesn't need. On 256 GPUs the **ratio** of sending to
+# computing has passed 1, and from there on you buy mostly waiting.
 #
 # > **Takeaway.** Predict from the parts of a step, and test on a point that you kept back. If
 # > sending takes longer than computing, more GPUs mostly wait.
