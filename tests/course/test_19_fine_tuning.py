@@ -11,8 +11,9 @@ import tensorflow_datasets as tfds
 
 import distlab as dl
 from distlab.course.checks.registry import checks_of
-from distlab.course.lesson_19_fine_tuning.checks import half_frozen
-from distlab.course.lesson_19_fine_tuning.figures import recorded_accuracies
+from distlab.course.lesson_19_fine_tuning.checks import with_heads
+from distlab.course.lesson_19_fine_tuning.sent_numbers import CountedSums
+from distlab.course.lesson_19_fine_tuning.small_model import compile_with
 from distlab.datasets import loader
 from tests.support.lesson_checks import (
     assert_mistakes_are_caught,
@@ -23,7 +24,7 @@ from tests.support.lesson_checks import (
 from tests.support.repository import lesson_text
 
 STEM = "19_fine_tuning"
-UNFREEZE, NUMBERS, LEAK = checks_of(STEM)
+UNFREEZE, ADAPTERS, MERGED, LEAK = checks_of(STEM)
 ONE_DRAW = (1,)
 edited = functools.partial(edited_solution, STEM)
 
@@ -53,41 +54,81 @@ def test_ways_to_unfreeze_are_judged():
     assert_mistakes_are_caught(UNFREEZE, wrong, earned={"no_recompile": 0}, seeds=ONE_DRAW)
 
 
-# numbers_sent
+# add_adapters
 
 
-def numbers_of_layers(model):
-    """A trainable normalization has four numbers a feature, two of which have gradients."""
-    learn = [layer for layer in model.layers if layer.trainable]
-    norms = [layer for layer in learn if isinstance(layer, keras.layers.BatchNormalization)]
-    features = sum(norm.gamma.shape[0] for norm in norms)
-    return np.float64(sum(layer.count_params() for layer in learn) + 10 * features)
+def adapters_by_layers(model, rank, rate):
+    """Freezes each layer's own weights one by one, and counts shapes."""
+    total = 0
+    for layer in model.layers:
+        for weight in layer.weights:
+            weight.trainable = False
+        if hasattr(layer, "enable_lora"):
+            *first, last = layer.kernel.shape
+            layer.enable_lora(rank)
+            total += rank * (np.prod(first) + last)
+    model.compile(loss=model.loss, optimizer=keras.optimizers.SGD(learning_rate=rate))
+    return np.float64(total)
 
 
-def test_numbers_are_judged():
-    assert_right_answers_pass(NUMBERS, numbers_of_layers, seeds=ONE_DRAW)
+def adapters_of_frozen_layers(model, rank, rate):
+    for layer in model.layers:
+        layer.trainable = layer.name == "head"
+        if hasattr(layer, "enable_lora"):
+            layer.enable_lora(rank)
+    model.compile(keras.optimizers.SGD(rate), model.loss)
+    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+
+
+def test_adapters_are_judged():
+    assert_right_answers_pass(ADAPTERS, adapters_by_layers, seeds=ONE_DRAW)
+    of_all = {"model.trainable_weights)": "model.weights)"}
     wrong = {
-        "whole_model": lambda model: model.count_params(),
-        "gradients_only": lambda model: sum(w.numpy().size for w in model.trainable_weights),
+        "rest_still_learns": edited("add_adapters", {'"lora" in weight.path': "weight.trainable"}),
+        "dense_only": edited(
+            "add_adapters", {"(keras.layers.Dense, keras.layers.EinsumDense)": "keras.layers.Dense"}
+        ),
+        "frozen_adapters": adapters_of_frozen_layers,
+        "frozen_counted": edited("add_adapters", of_all),
+        "same_lr": edited("add_adapters", {"SGD(rate)": "SGD(0.1)"}),
     }
-    assert_mistakes_are_caught(NUMBERS, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(ADAPTERS, wrong, seeds=ONE_DRAW)
 
 
 def test_the_check_expects_what_a_step_sends():
-    sent = []
+    sums = CountedSums()
+    strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=sums)
+    given = ADAPTERS.inputs(1)
+    add_adapters = edited("add_adapters", {})
 
-    class CountedSums(tf.distribute.ReductionToOneDevice):
-        def batch_reduce_implementation(self, how, pairs, options):
-            shapes = [value.values[0].shape for value, _ in pairs]
-            sent.extend(shape.num_elements() for shape in shapes if shape != [2])
-            return super().batch_reduce_implementation(how, pairs, options)
+    def build():
+        model = with_heads(given)
+        add_adapters(model, 2, 0.1)
+        return model
 
-    strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())
-    given = NUMBERS.inputs(1)
-    model = dl.distribute(lambda: half_frozen(given), strategy)
-    rows = np.ones((4, given["features"])), np.ones((4, given["classes"]))
-    model.fit(*rows, batch_size=4, verbose=0)
-    assert sum(sent) == NUMBERS.expected(given)["sent"]
+    model = dl.distribute(build, strategy)
+    rows = given["images"][:4], given["labels"][:4]
+    sent = sums.of_a_step(lambda: model.fit(*rows, batch_size=4, verbose=0))
+    assert sent == ADAPTERS.expected(given)["numbers"]
+
+
+# without_adapter
+
+
+def merged_by_hand(layer):
+    kernel, bias, a, b = layer.get_weights()
+    config = {**layer.get_config(), "lora_rank": None}
+    config.pop("lora_alpha")
+    plain = keras.layers.Dense.from_config(config)
+    plain.build((None, len(kernel)))
+    plain.set_weights([kernel + layer.lora_alpha / layer.lora_rank * a @ b, bias])
+    return plain
+
+
+def test_merges_are_judged():
+    assert_right_answers_pass(MERGED, merged_by_hand, seeds=ONE_DRAW)
+    frozen = edited("without_adapter", {"[layer.kernel,": "[layer.get_weights()[0],"})
+    assert_mistakes_are_caught(MERGED, {"not_merged": frozen}, seeds=ONE_DRAW)
 
 
 # pretraining_rows
@@ -106,32 +147,6 @@ def test_rows_are_judged():
 
 
 # What the lesson says
-
-
-def test_the_recorded_curves_say_what_the_lesson_says():
-    runs = {
-        way: {labels: np.asarray(seeds) for labels, seeds in by_labels.items()}
-        for way, by_labels in recorded_accuracies().items()
-    }
-    assert all(len(seeds) == 10 for seeds in runs["scratch"].values())
-
-    def gain(way, other, labels):
-        return (runs[way][labels] - runs[other][labels]).mean()
-
-    said = {
-        ("fine-tuned", "frozen", 1): 0.04,
-        ("fine-tuned", "frozen", 10): 0.03,
-        ("head for 200 steps", "frozen", 10): 0.01,
-        ("head for 200 steps", "frozen", 30): 0.02,
-        ("fine-tuned", "rate of the head", 1): 0.08,
-        ("leaky", "frozen", 1): 0.16,
-    }
-    assert {case: gain(*case) for case in said} == pytest.approx(said, abs=0.005)
-    for labels in (10, 30, 140):
-        assert 0.025 < gain("scratch", "frozen", labels) < 0.04
-        assert abs(gain("scratch", "fine-tuned", labels)) < 0.006
-        assert abs(gain("normalization in training", "fine-tuned", labels)) < 0.01
-    assert (runs["fine-tuned"][1] > runs["frozen"][1]).sum() == 9
 
 
 def test_a_model_that_counts_as_trainable_does_not_free_its_layers():
@@ -185,11 +200,41 @@ def test_a_model_compiled_again_takes_the_steps_of_one_device():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def dense_with_adapter():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.layers[0].enable_lora(1)
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_a_checkpoint_keeps_adapters_that_learn(tmp_path):
+    model, other = dense_with_adapter(), dense_with_adapter()
+    rows = np.ones((4, 3)), np.ones((4, 2))
+    model.fit(*rows, epochs=2, verbose=0)
+    path = tf.train.Checkpoint(model=model).write(str(tmp_path / "adapters"))
+    tf.train.Checkpoint(model=other).read(path).assert_existing_objects_matched()
+    a = np.copy(other.layers[0].lora_kernel_a)
+    np.testing.assert_array_equal(a, model.layers[0].lora_kernel_a)
+    other.fit(*rows, verbose=0)
+    assert not np.array_equal(a, other.layers[0].lora_kernel_a)
+
+
+def test_a_saved_model_comes_back_with_adapters_of_zeros(tmp_path):
+    model, rows = dense_with_adapter(), np.ones((4, 3))
+    model.fit(rows, np.ones((4, 2)), epochs=2, verbose=0)
+    model.save(tmp_path / "adapted.keras")
+    loaded = keras.models.load_model(tmp_path / "adapted.keras")
+    layer = loaded.layers[0]
+    assert layer.lora_enabled
+    assert not np.any(layer.lora_kernel_a) and not np.any(layer.lora_kernel_b)
+    np.testing.assert_allclose(loaded(rows), model(rows), atol=1e-6)
+
+
 def lesson_on_photos(**names):
     """Runs the lesson's last section as it stands; of what comes before, only its functions."""
     source = lesson_text(STEM)
     first = source[: source.index("\nphoto_model = ")].count("\n") + 2
-    names |= {"dl": dl, "keras": keras, "tf": tf}
+    names |= {"dl": dl, "keras": keras, "tf": tf, "compile_with": compile_with}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) or node.lineno >= first:
             exec(compile(ast.Module([node], []), "lesson", "exec"), names)

@@ -1,4 +1,4 @@
-"""Checks of lesson 19: layers to unfreeze, what a step sends, and a leak."""
+"""Checks of lesson 19: layers to unfreeze, adapters and what they send, a merge, and a leak."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ UNFREEZE = Check(
     hint="Walk through `model.layers` with a flag that becomes true at `first`. Set `trainable` of "
     "each layer to the flag, but to False for a BatchNormalization. Then call `model.compile` with "
     "a new optimizer and `model.loss`.",
-    revisit='"Unfreeze the body" in lesson 19',
+    revisit='"The step that remembers" in lesson 19',
     mistakes=(
         Observed("same_optimizer", lambda given, out: "Unknown variable" in out["error"]).feedback(
             "You compiled the model with the optimizer that has trained the head. It has state "
@@ -173,116 +173,310 @@ UNFREEZE = Check(
 )
 
 
-# --- numbers_sent: how many numbers a replica sends in a step of a half-frozen model
+# --- add_adapters: adapters of all dense layers learn, nothing else; returns what a step sends
 
-# Mean, squares and count, of each replica, there and back.
-_OF_A_FEATURE = 3 * _REPLICAS * 2
+_ADAPTED = ("dense", "heads", "head")
+_RANK = 2
+_REST = ("dense/bias", "norm/gamma", "norm/beta", "heads/bias", "head/bias")
 
 
-def _sent_inputs(seed: int) -> Inputs:
-    """The first block is frozen, and one more normalization: the second or the third."""
+def _adapter_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    widths = [int(width) for width in draw.choice(np.arange(3, 12), _BLOCKS + 1, replace=False)]
-    frozen = ["dense_1", "norm_1", f"norm_{int(draw.integers(2, _BLOCKS + 1))}"]
-    return {"features": widths[0], "widths": widths[1:], "classes": 3, "frozen": frozen}
-
-
-def _sent_call(numbers_sent: Callable[..., Any], inputs: Inputs) -> Plain:
-    from distlab.training.distribute import distribute
-
+    features = int(draw.integers(5, 8))
     return {
-        "sent": numbers_sent(distribute(lambda: half_frozen(inputs), mirrored(_REPLICAS))),
+        "features": features,
+        "heads": int(draw.integers(3, 5)),
+        "size": int(draw.integers(4, 6)),
+        "rate": float(draw.choice([0.02, 0.05])),
+        "images": draw.normal(0, 1, (12, features)).astype("float32"),
+        "labels": draw.integers(_CLASSES, size=12),
     }
 
 
-def half_frozen(inputs: Inputs) -> Any:
-    """Returns a compiled model, some layers of which are frozen."""
+def _adapter_call(add_adapters: Callable[..., Any], inputs: Inputs) -> Plain:
+    from distlab.training.distribute import distribute
+
+    returned: list[Any] = []
+
+    def build() -> Any:
+        model = with_heads(inputs)
+        returned.append(add_adapters(model, _RANK, inputs["rate"]))
+        return model
+
+    error, moved = "", []
+    model = distribute(build, mirrored(_REPLICAS))
+    before = {_name(weight): weight.numpy().tolist() for weight in model.weights}
+    try:
+        # A moves in the second step: B, which is in its gradient, starts at zero.
+        model.fit(inputs["images"], inputs["labels"], batch_size=4, shuffle=False, verbose=0)
+    except ValueError as refused:
+        error = str(refused).splitlines()[0][:200]
+    else:
+        after = {_name(weight): weight.numpy().tolist() for weight in model.weights}
+        moved = [name for name, old in before.items() if after[name] != old]
+    return {
+        "error": error,
+        "moved": sorted(moved),
+        "rate": float(model.optimizer.learning_rate.numpy()),
+        "numbers": returned[-1],
+    }
+
+
+def _name(weight: Any) -> str:
+    return "/".join(weight.path.split("/")[-2:])
+
+
+def with_heads(inputs: Inputs) -> Any:
+    """Returns a compiled model that is trainable throughout; the kernel of one layer has heads."""
     import keras
 
-    layers: list[Any] = [keras.Input((inputs["features"],))]
-    for number, width in enumerate(inputs["widths"], 1):
-        layers.append(keras.layers.Dense(width, "relu", name=f"dense_{number}"))
-        layers.append(keras.layers.BatchNormalization(name=f"norm_{number}"))
-        layers.append(keras.layers.Dropout(0.1, name=f"dropout_{number}"))
-    model = keras.Sequential([*layers, keras.layers.Dense(inputs["classes"], name="head")])
-    for name in inputs["frozen"]:
-        model.get_layer(name).trainable = False
-    model.compile("sgd", "mse", jit_compile=False)
+    heads = (inputs["heads"], inputs["size"])
+    model = keras.Sequential(
+        [
+            keras.Input((inputs["features"],)),
+            keras.layers.Dense(inputs["features"], "tanh", name="dense"),
+            keras.layers.LayerNormalization(name="norm"),
+            keras.layers.EinsumDense("bf,fhd->bhd", heads, bias_axes="hd", name="heads"),
+            keras.layers.Flatten(name="flat"),
+            keras.layers.Dense(_CLASSES, name="head"),
+        ]
+    )
+    draw = np.random.default_rng(int(inputs["labels"].sum()))
+    for weight in model.weights:
+        weight.assign(draw.normal(0.5, 0.5, weight.shape))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
     return model
 
 
-def _sent_read(given: Inputs, outputs: Plain) -> Plain:
-    sent = outputs["sent"]
-    if isinstance(sent, (float, np.ndarray)) and np.ndim(sent) == 0 and int(sent) == sent:
-        sent = int(sent)
-    whole = isinstance(sent, int) and not isinstance(sent, bool)
-    return {"form": outputs["sent"], "whole": whole, "sent": sent if whole else None}
+def _adapter_read(given: Inputs, outputs: Plain) -> Plain:
+    numbers = outputs["numbers"]
+    if isinstance(numbers, (float, np.ndarray)) and np.ndim(numbers) == 0:
+        numbers = int(numbers) if int(numbers) == numbers else numbers
+    whole = isinstance(numbers, int) and not isinstance(numbers, bool)
+    shown = {key: outputs[key] for key in ("error", "moved", "rate")}
+    return {**shown, "form": outputs["numbers"], "numbers": numbers if whole else None}
 
 
-def _sent_reference(
+def _adapter_reference(
     given: Inputs,
     *,
-    frozen_gradients: bool = False,
-    statistics: str = "of trainable",
-    each: int = _OF_A_FEATURE,
+    adapted: tuple[str, ...] = _ADAPTED,
+    rest: tuple[str, ...] = (),
+    rate: float | None = None,
+    counted: str = "shapes",
 ) -> Plain:
-    """The numbers of gradients and of statistics; `each` is how many a normalized feature sends."""
+    features, heads, size = given["features"], given["heads"], given["size"]
+    kernels = {
+        "dense": (features, features),
+        "heads": (features, heads, size),
+        "head": (heads * size, _CLASSES),
+    }
+    learned = [f"{each}/lora_kernel_{side}" for each in adapted for side in "ab"]
+    return {
+        "error": "",
+        "moved": sorted([*learned, *rest]),
+        "rate": given["rate"] if rate is None else rate,
+        "form": 0,
+        "numbers": sum(_adapter_numbers(kernel, counted) for kernel in kernels.values())
+        + (given["features"] * 3 + heads * size + _CLASSES) * (counted == "everything"),
+    }
 
-    def counts(name: str, frozen: bool) -> bool:
-        return frozen or name not in given["frozen"]
 
-    widths, total = [given["features"], *given["widths"], given["classes"]], 0
-    names = [f"dense_{number}" for number in range(1, _BLOCKS + 1)] + ["head"]
-    for name, below, width in zip(names, widths[:-1], widths[1:], strict=True):
-        total += (below + 1) * width * counts(name, frozen_gradients)
-    for number, width in enumerate(given["widths"], 1):
-        name = f"norm_{number}"
-        total += 2 * width * counts(name, frozen_gradients)
-        if statistics != "none":
-            total += each * width * counts(name, statistics == "of all")
-    return {"form": 0, "whole": True, "sent": total}
+def _adapter_numbers(kernel: tuple[int, ...], counted: str) -> int:
+    """The numbers of A and B for one kernel, or what a mistake counts instead."""
+    *first, last = kernel
+    a, b = _RANK * int(np.prod(first)), _RANK * last
+    return {
+        "shapes": a + b,
+        "formula": _RANK * (first[0] + int(np.prod(kernel[1:]))),
+        "one side": a,
+        "no rank": (a + b) // _RANK,
+        "with kernels": a + b + int(np.prod(kernel)),
+        "everything": a + b + int(np.prod(kernel)),
+    }[counted]
 
 
-NUMBERS = Check(
-    name="numbers_sent",
-    title="What a step sends",
-    question="Which numbers differ between the replicas after each has looked at its own rows?",
+ADAPTERS = Check(
+    name="add_adapters",
+    title="Adapters learn, and nothing else",
+    question="Which weights of a layer with an adapter still learn, and which of the other layers?",
     direction=(
-        "Go through the layers. Which weights of this layer does a step change, by a gradient or "
-        "by the rows themselves?"
+        "Print `model.trainable_weights` after your loop. Each name without `lora` in it is a "
+        "weight that learns on and is sent in full."
     ),
     cost=Cost.TENSORFLOW,
-    inputs=_sent_inputs,
-    call=_sent_call,
-    read=_sent_read,
-    reference=_sent_reference,
+    inputs=_adapter_inputs,
+    call=_adapter_call,
+    read=_adapter_read,
+    reference=_adapter_reference,
     criteria=(
-        Form("a whole number", lambda _, out: out["whole"], key="form"),
-        Equal("sent", "how many numbers a replica sends in a step", points=3),
+        Gate(
+            Holds(
+                "the model can be trained",
+                lambda given, out: not out["error"],
+                lambda given, out: f"`fit` raised an error: {out['error']}",
+            )
+        ),
+        Equal("moved", "the weights that a few steps change", points=2),
+        Then(
+            Close("rate", "the learning rate", atol=1e-6, points=1),
+            Equal("numbers", "how many numbers a replica sends in a step", points=2),
+        ),
     ),
-    hint="`layer.trainable_weights` have gradients. A BatchNormalization that is trainable sends "
-    "12 numbers more for each feature. The size of a weight is the product of its `shape`.",
-    revisit='"A new head on a frozen body" in lesson 19',
+    hint="For each `Dense` and `EinsumDense` layer call `layer.enable_lora(rank)`. Then set "
+    '`weight.trainable = "lora" in weight.path` for each of `model.weights`, and compile with a '
+    "new SGD. The sizes of `model.trainable_weights` add up to what is sent.",
+    revisit='"LoRA: a correction of low rank" in lesson 19',
     mistakes=(
-        Fault("whole_model", frozen_gradients=True, statistics="of all", each=2)
-        .or_with(frozen_gradients=True, statistics="of all")
+        Fault("rest_still_learns", sees="moved", rest=_REST)
+        .or_with(rest=("dense/bias", "heads/bias", "head/bias"))
+        .or_with(rest=("norm/gamma", "norm/beta"))
         .feedback(
-            "You counted every weight of the model. Each replica keeps a copy of a frozen weight, "
-            "and no step changes it. Which weights do the replicas have to agree on after a step?"
+            "Your adapters learn, and so do weights that have none: biases, norms or both. "
+            "`enable_lora` freezes the kernel of its own layer only, so each step sends the other "
+            "weights in full. Who has to freeze those?"
         ),
-        Fault("gradients_only", statistics="none").feedback(
-            "You counted the gradients, and something else is sent as well. Each replica "
-            "normalizes with the mean and the variance of all rows, and has only its own. What do "
-            "the replicas have to tell each other?"
+        Fault("dense_only", sees="moved", adapted=("dense", "head")).feedback(
+            "You adapted the `Dense` layers, and the layer with heads stays as it was. In a "
+            "transformer most kernels of the attention are of its kind. Which class does it have?"
         ),
-        Fault("moving_statistics", each=2).feedback(
-            "You counted the moving mean and the moving variance, and no step sends these two. "
-            "They follow from what the replicas tell each other about their rows. How many numbers "
-            "for each feature does the lesson count there?"
+        Fault("frozen_adapters", sees="moved", adapted=())
+        .or_with(adapted=("head",))
+        .or_with(adapted=("head",), rest=("head/bias",))
+        .feedback(
+            "You froze whole layers, and their adapters with them: a layer with `trainable = "
+            "False` has no trainable weights, old or new. On what else can you set `trainable`?"
         ),
-        Fault("frozen_statistics", statistics="of all").feedback(
-            "You counted the statistics of every BatchNormalization. A frozen one is in inference "
-            "mode. Do its statistics move in a step?"
+        Fault("same_lr", sees="rate", rate=0.1).feedback(
+            "The model still trains with the rate that it came with. `compile` decides the "
+            "optimizer as well as what learns. Which optimizer does `fit` use after your function?"
+        ),
+        Fault("formula_for_heads", sees="numbers", counted="formula").feedback(
+            "You counted r · (in + out) for every kernel, and that's too few for the one with "
+            "heads. Keras cuts a kernel before its last axis. Which shapes do A and B have there?"
+        ),
+        Fault("frozen_counted", sees="numbers", counted="everything")
+        .or_with(counted="with kernels")
+        .feedback(
+            "You counted frozen weights, too. Each replica keeps them, but none has a gradient. "
+            "What do the replicas have to agree on after a step?"
+        ),
+        Fault("one_side", sees="numbers", counted="one side").feedback(
+            "You counted A and left out B. Both learn, so both have a gradient. What would the "
+            "replicas' models be if only the gradients of A were summed?"
+        ),
+        Fault("rank_forgotten", sees="numbers", counted="no rank").feedback(
+            "You counted one row and one column for each kernel, which is an adapter of rank 1. "
+            "How many columns does A have?"
+        ),
+    ),
+)
+
+
+# --- without_adapter: a plain layer that computes what the adapted one does
+
+
+def _merge_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    rows, units, rank = int(draw.integers(4, 7)), int(draw.integers(3, 6)), 2
+    return {
+        "kernel": draw.normal(0, 1, (rows, units)).astype("float32"),
+        "bias": draw.normal(0, 1, units).astype("float32"),
+        "a": draw.normal(0, 0.3, (rows, rank)).astype("float32"),
+        "b": draw.normal(0, 0.3, (rank, units)).astype("float32"),
+        "alpha": float(draw.choice([3.0, 6.0])),
+        "images": draw.normal(0, 0.5, (3, rows)).astype("float32"),
+    }
+
+
+def adapted_layer(inputs: Inputs) -> Any:
+    """Returns a dense layer whose adapter of rank 2 has learned something."""
+    import keras
+
+    layer = keras.layers.Dense(len(inputs["bias"]), "tanh", name="adapted")
+    layer.build((None, len(inputs["kernel"])))
+    layer.set_weights([inputs["kernel"], inputs["bias"]])
+    layer.enable_lora(inputs["a"].shape[1], lora_alpha=inputs["alpha"])
+    layer.lora_kernel_a.assign(inputs["a"])
+    layer.lora_kernel_b.assign(inputs["b"])
+    return layer
+
+
+def _merge_call(without_adapter: Callable[..., Any], inputs: Inputs) -> Plain:
+    layer = adapted_layer(inputs)
+    plain = without_adapter(layer)
+    if plain is layer or not hasattr(plain, "weights"):
+        return {"form": f"{plain!r}"[:200], "other": False, "outputs": None, "weights": None}
+    return {
+        "form": type(plain).__name__,
+        "other": True,
+        "outputs": np.asarray(plain(inputs["images"])),
+        "weights": sorted(int(np.prod(weight.shape)) for weight in plain.weights),
+    }
+
+
+def _merge_reference(
+    given: Inputs,
+    *,
+    times: float = 1,
+    scaled: bool = True,
+    again: bool = False,
+    bias: bool = True,
+    activation: bool = True,
+) -> Plain:
+    scale = given["alpha"] / given["a"].shape[1] if scaled else 1.0
+    kernel = given["kernel"] + (times * scale + again) * (given["a"] @ given["b"])
+    outputs = given["images"] @ kernel + (given["bias"] if bias else 0)
+    sizes = sorted([given["kernel"].size, *([given["bias"].size] if bias else [])])
+    return {
+        "form": "Dense",
+        "other": True,
+        "outputs": np.tanh(outputs) if activation else outputs,
+        "weights": sizes,
+    }
+
+
+MERGED = Check(
+    name="without_adapter",
+    title="A layer without its adapter",
+    question="How often is the correction in the kernel that you ship?",
+    direction="Look at `layer.kernel` before you add anything. Is it the frozen kernel?",
+    cost=Cost.TENSORFLOW,
+    inputs=_merge_inputs,
+    call=_merge_call,
+    reference=_merge_reference,
+    criteria=(
+        Form("another layer", lambda _, out: out["other"], key="form"),
+        Close("outputs", "what the new layer computes", atol=1e-5, points=2),
+        Then(Equal("weights", "the sizes of its weights", points=1)),
+    ),
+    hint="Build a `keras.layers.Dense` with the same units and activation, and set its weights to "
+    "`[layer.kernel, layer.bias]`: for a layer with an adapter, `layer.kernel` is merged already.",
+    revisit='"Save, load, and never learn again" in lesson 19',
+    mistakes=(
+        Fault("merged_twice", sees="outputs", times=2)
+        .or_with(again=True)
+        .feedback(
+            "Your layer has the correction in it twice. `layer.kernel` of an adapted layer is the "
+            "merged kernel, and you added A · B to it. What does that attribute return before "
+            "`enable_lora`, and what after?"
+        ),
+        Fault("not_merged", sees="outputs", times=0).feedback(
+            "Your layer computes what the frozen kernel computes alone. Everything that the "
+            "adapter has learned is lost with it. Where is that knowledge kept?"
+        ),
+        Fault("scale_forgotten", sees="outputs", scaled=False).feedback(
+            "You added A · B without its scale. The layer multiplies its correction by "
+            "`lora_alpha / lora_rank`. When would that factor be 1?"
+        ),
+        Fault("bias_forgotten", sees="outputs", bias=False).feedback(
+            "You left out the bias, which has no adapter and belongs to the layer all the same. "
+            "Which weights did the layer have before `enable_lora`?"
+        ),
+        Fault("activation_forgotten", sees="outputs", activation=False).feedback(
+            "Your layer's kernel is right, and it returns its sums as they are. What does the old "
+            "layer do with them last?"
         ),
     ),
 )
@@ -357,7 +551,7 @@ LEAK = Check(
     ),
     hint="`np.isin(labels, new_classes)` marks the rows of the new classes. For copies, compare "
     "`images[row]` with `images[test]` for each test row, with `np.array_equal`.",
-    revisit='"What pretraining must not see" in lesson 19',
+    revisit='"Extra: What pretraining must not see" in lesson 19',
     mistakes=(
         Fault("targets_in_pretraining", classes="in")
         .or_with(classes="in", copies="in")
@@ -379,4 +573,4 @@ LEAK = Check(
 )
 
 
-CHECKS = (UNFREEZE, NUMBERS, LEAK)
+CHECKS = (UNFREEZE, ADAPTERS, MERGED, LEAK)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Exercise: train the right part again
 #
-# This exercise follows [lesson 19](../notebooks/19_fine_tuning.ipynb). You repair a function
-# that unfreezes a distributed model, count what its replicas send in a step, and keep a test out of
-# the pretraining data.
+# This exercise follows [lesson 19](../notebooks/19_fine_tuning.ipynb). You repair a function that
+# unfreezes a distributed model, add adapters and say what they send, ship a layer without its
+# adapter, and keep a test out of the pretraining data.
 
 # %% [markdown]
 # ## Overview
@@ -11,8 +11,9 @@
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
 # | 1. `unfreeze_from` | let the upper layers learn again, on two replicas | 12 | medium | core |
-# | 2. `numbers_sent` | say what a step sends, before you take one | 12 | medium | core |
-# | 3. `pretraining_rows` | find the rows that pretraining may use | 12 | medium | core |
+# | 2. `add_adapters` | train adapters only, and count what a step sends | 14 | medium | core |
+# | 3. `without_adapter` | ship a layer that needs no adapter | 8 | easy | core |
+# | 4. `pretraining_rows` | find the rows that pretraining may use | 12 | medium | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.
@@ -27,31 +28,19 @@ dl.split_devices(4)
 dl.show("data set", "random numbers: nothing is downloaded")
 
 # %% [markdown]
-# The strategy is the lesson's: when a step is traced, it notes in `sent` how many numbers the step
-# sends.
+# The strategy is the lesson's, whose all-reduce counts what a step sends. `make_small` builds a
+# model whose lower layers are frozen, and `moved_by_a_step` returns the layers whose weights a step
+# changes.
 
 # %%
 import keras
-import tensorflow as tf
 
-sent = []
+from distlab.course.lesson_19_fine_tuning.sent_numbers import CountedSums
 
-
-class CountedSums(tf.distribute.ReductionToOneDevice):
-    def batch_reduce_implementation(self, how, pairs, options):
-        arrays = [value.values[0] for value, _ in pairs]
-        sent.extend(array.shape.num_elements() for array in arrays if array.shape != [2])
-        return super().batch_reduce_implementation(how, pairs, options)
+sums = CountedSums()
+strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=sums)
 
 
-strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())
-
-# %% [markdown]
-# `make_small` builds a model whose lower layers are frozen. `moved_by_a_step` returns the layers
-# whose weights a step changes.
-
-
-# %%
 def make_small():
     low = keras.layers.Dense(4, name="low", trainable=False)
     norm = keras.layers.BatchNormalization(name="norm", trainable=False)
@@ -60,29 +49,31 @@ def make_small():
     return model
 
 
-def moved_by_a_step(model):
-    before = {layer.name: [np.copy(w) for w in layer.get_weights()] for layer in model.layers}
-    sent.clear()
+def a_step(model):
     model.fit(np.ones((4, 4)), np.ones((4, 3)), verbose=0)
+
+
+def moved_by_a_step(model):
+    before = {layer.name: [np.copy(w) for w in layer.weights] for layer in model.layers}
+    a_step(model)
     return [
         name
         for name, old in before.items()
-        if not all(map(np.array_equal, old, model.get_layer(name).get_weights()))
+        if not all(map(np.array_equal, old, model.get_layer(name).weights))
     ]
 
 
 # %% [markdown]
 # ## Task 1: the upper layers learn again
 #
-# A colleague has trained the head of a model on a frozen body, on two replicas. Now the upper
-# layers should learn as well. The function `unfreeze_from` below was meant to prepare that, and
-# three things are wrong. Repair it.
+# Why does only the head learn? A colleague has trained the head of a model on a frozen body, on two
+# replicas, and `unfreeze_from` was meant to set the upper layers free. Three things are wrong with
+# it. Repair it.
 #
 # - `model` is a `keras.Sequential` of dense layers and BatchNormalizations, made by
 #   `dl.distribute`. It has been trained with every layer frozen but the last.
 # - After your function, the next `fit` trains the dense layers from the one called `first` up to
-#   the last one, kernels and biases, and no other layer.
-# - No BatchNormalization changes, neither its statistics nor its weights.
+#   the last one, and no other layer. No number of a BatchNormalization changes.
 # - `fit` uses SGD with the learning rate `rate` and the model's own loss, `model.loss`.
 # - Return nothing. The repaired function has about 5 lines.
 #
@@ -123,80 +114,148 @@ with waits_for("unfreeze_from"):
 dl.check("unfreeze_from")
 
 # %% [markdown]
-# **Try next:** call `unfreeze_from` on a model from `dl.distribute` and on the same model on one
-# device, with the same weights. Train both for a step. Are the weights equal? What would you have
-# to write in plain TensorFlow, where `compile` does not know the strategy?
-#
-# <details><summary>Answer</summary>
-#
-# They are equal up to rounding, as `dl.distribute` takes the steps of one device. In plain
-# TensorFlow call `compile` inside `strategy.scope()`.
-# </details>
-
-# %% [markdown]
-# ## Task 2: what will a step send?
-#
-# The network between your machines is slow. Before you rent them, you want to know how much traffic
-# each choice of frozen layers causes. Write `numbers_sent(model)`. It looks at a compiled model and
-# takes no step.
-#
-# - `model` is a `keras.Sequential` of layers `Dense`, `BatchNormalization` and `Dropout`, made by
-#   `dl.distribute` for two replicas. Some of its layers are frozen: the first dense layer and the
-#   first BatchNormalization, and one more BatchNormalization.
-# - Return how many **numbers** one replica gives to the all-reduces of one training step, as `sent`
-#   counts them. A BatchNormalization that learns sends more than gradients: the lesson counts 12
-#   numbers for each of its features.
-# - About 7 lines.
-#
-# <details><summary>Hint</summary>
-#
-# A trainable BatchNormalization has four arrays. Which of them does a step change by gradients, and
-# what else does it have to know of the other replica's rows? What about a frozen one?
-# </details>
-
-
-# %%
-# task: numbers_sent
-def numbers_sent(model):
-    ### BEGIN SOLUTION
-    total = 0
-    for layer in model.layers:
-        total += sum(int(np.prod(weight.shape)) for weight in layer.trainable_weights)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            total += 12 * layer.gamma.shape[0]
-    return total
-    ### END SOLUTION
-
-
-# %% [markdown]
-# Your number and the measured one, for a model whose BatchNormalization learns:
-
-# %%
-with waits_for("numbers_sent"):
-    tried = dl.distribute(make_small, strategy)
-    tried.get_layer("low").trainable = tried.get_layer("norm").trainable = True
-    tried.compile("sgd", "mse")
-    moved_by_a_step(tried)
-    dl.show("numbers sent", numbers_sent(tried), expected=sum(sent))
-
-# %%
-dl.check("numbers_sent")
-
-# %% [markdown]
 # **Try next:** [ULMFiT](https://arxiv.org/abs/1801.06146) gives each layer its own learning rate,
-# 2.6 times smaller than that of the layer above. In a `train_step` of your own, multiply each
-# gradient by its layer's factor before SGD applies it. Does it matter whether you multiply before
-# the all-reduce or after it? Why does the factor do almost nothing with Adam?
+# 2.6 times smaller than that of the layer above. Does it matter whether you multiply a gradient by
+# its layer's factor before the all-reduce or after it? Why does the factor do almost nothing with
+# Adam?
 #
 # <details><summary>Answer</summary>
 #
-# It does not matter: the factor is the same on every replica, so it can be taken out of the sum.
+# It doesn't matter: the factor is the same on every replica, so it can be taken out of the sum.
 # Adam divides a running mean of the gradients by the root of a running mean of their squares. A
 # constant factor is in both, and cancels.
 # </details>
 
 # %% [markdown]
-# ## Task 3: what pretraining must not see
+# ## Task 2: adapters, and their bytes
+#
+# What will the network have to carry? Write `add_adapters(model, rank, rate)`, which prepares a
+# model for LoRA and returns how many **numbers** one replica gives to the all-reduce in each step.
+#
+# - `model` is built, compiled and trainable throughout. It has `Dense` and `EinsumDense` layers,
+#   all with a bias, and others. `dl.distribute` calls your function while it builds the model.
+# - Afterwards a step trains the adapters of rank `rank` on all `Dense` and `EinsumDense` layers,
+#   and nothing else, by SGD with `rate` and the loss `model.loss`.
+# - About 7 lines.
+#
+# <details><summary>Hint</summary>
+#
+# What does `enable_lora` freeze, and what not? A layer whose `trainable` is False has no trainable
+# weights at all, not even new ones: on what else can you set `trainable`?
+# </details>
+
+
+# %%
+# task: add_adapters
+def add_adapters(model, rank, rate):
+    ### BEGIN SOLUTION
+    for layer in model.layers:
+        if isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense)):
+            layer.enable_lora(rank)
+    for weight in model.weights:
+        weight.trainable = "lora" in weight.path
+    model.compile(keras.optimizers.SGD(rate), model.loss)
+    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Your number and the measured one, for a model with two dense layers:
+
+# %%
+with waits_for("add_adapters"):
+    told = []
+
+    def adapted_small():
+        model = make_small()
+        for layer in model.layers:
+            layer.trainable = True
+        told.append(add_adapters(model, 2, 0.1))
+        return model
+
+    adapted = dl.distribute(adapted_small, strategy)
+    measured = sums.of_a_step(lambda: a_step(adapted))
+    dl.show("numbers sent", told[-1], expected=measured)
+
+# %%
+dl.check("add_adapters")
+
+# %% [markdown]
+# **Try next:** the norm of this small model is a BatchNormalization, and it sent nothing. Let its
+# weights learn, compile and measure again. What else does it send under `dl.distribute` besides two
+# gradients?
+#
+# <details><summary>Answer</summary>
+#
+# It normalizes by the global batch, so the replicas tell each other the mean, the squares and the
+# count of their rows for each feature, on the way forward and on the way back.
+# </details>
+
+# %% [markdown]
+# ## Task 3: ship it without an adapter
+#
+# Why is the shipped layer wrong? A program that serves your model knows nothing of LoRA, so it
+# needs a plain `Dense` layer that computes what the adapted one does. `without_adapter(layer)` was
+# meant to return it. Repair it.
+#
+# - `layer` is a built `keras.layers.Dense` with a bias, an activation and an adapter. Its
+#   `lora_alpha` can differ from its rank.
+# - Return a new, built `Dense` layer without an adapter, which gives the same outputs.
+# - About 4 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Compare `layer.kernel` with `layer.get_weights()[0]`. Which of the two was there before the
+# adapter?
+# </details>
+
+
+# %%
+# task: without_adapter
+def without_adapter(layer):
+    ### BEGIN SOLUTION
+    plain = keras.layers.Dense(layer.units, activation=layer.activation)
+    plain.build((None, layer.kernel.shape[0]))
+    plain.set_weights([layer.kernel, layer.bias])
+    return plain
+    ### STUB
+    correction = layer.lora_kernel_a @ layer.lora_kernel_b
+    plain = keras.layers.Dense(layer.units, activation=layer.activation)
+    plain.build((None, layer.kernel.shape[0]))
+    plain.set_weights([layer.kernel + correction, layer.bias])
+    return plain
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A layer of two inputs whose adapter has learned something, and your layer:
+
+# %%
+with waits_for("without_adapter"):
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    layer.set_weights([np.eye(2), np.zeros(2)])
+    layer.enable_lora(1, lora_alpha=3)
+    layer.lora_kernel_a.assign([[1.0], [0.0]])
+    layer.lora_kernel_b.assign([[0.0, 2.0]])
+    ones = np.ones((1, 2), np.float32)
+    dl.show("outputs", without_adapter(layer)(ones), expected=layer(ones))
+
+# %%
+dl.check("without_adapter")
+
+# %% [markdown]
+# **Try next:** ten customers have an adapter each on one body. Would you merge, or serve the body
+# with ten adapters?
+#
+# <details><summary>Answer</summary>
+#
+# Merged layers need no extra products, but ten merged models are ten bodies in memory. With
+# adapters you keep one body, and pay two thin products for each request.
+# </details>
+
+# %% [markdown]
+# ## Task 4: what pretraining must not see
 #
 # Some photos show two things, so they are in the data more than once, under different labels. You
 # want to pretrain on the old classes and test on the new ones. Write
@@ -255,5 +314,5 @@ dl.check("pretraining_rows")
 # ## Next steps
 #
 # - [Lesson 19](../notebooks/19_fine_tuning.ipynb), if a check sent you back to it.
-# - [Lesson 20](../notebooks/20_tpu.ipynb) compiles a step for a TPU.
+# - [Lesson 20](../notebooks/20_tpu.ipynb): what your CPU can tell you about a TPU.
 # - [The glossary](../docs/glossary.md) explains the terms.

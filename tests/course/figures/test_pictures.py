@@ -100,8 +100,11 @@ SAMPLES = {
     "01.draw_losses": lambda draw: draw({"one device": [2.0, 1.5], "two replicas": [2.0, 1.4]}),
     "05.draw_step_splits": lambda draw: draw({"slow": SLOW, "quick": QUICK}),
     "05.draw_overlap": lambda draw: draw(read=3, compute=2, steps=4),
-    "14.draw_label_curve": lambda draw: draw(
-        {"scratch": {1: [0.2, 0.4], 10: [0.5, 0.7]}}, ("scratch",)
+    "19.draw_costs": lambda draw: draw(
+        {
+            "all": {"weights": 9, "sent": 8, "Adam": 18},
+            "LoRA": {"weights": 10, "sent": 1, "Adam": 4},
+        }
     ),
     "14.draw_promises": lambda draw: draw(),
     "14.draw_bandwidth": lambda draw: draw(),
