@@ -44,7 +44,7 @@ MOST_CORE_HOURS = 17
 
 @dataclass
 class Amount:
-    """What there is to read."""
+    """An amount to read."""
 
     words: int = 0
     lines: int = 0
@@ -57,7 +57,7 @@ class Amount:
 
 @dataclass
 class Counted:
-    """What a lesson's cells hold, in its core and in its extra sections.
+    """The words and lines of a lesson's cells, in its core and in its extra sections.
 
     Attributes:
         closed: What is there without a click; the other has what is folded, too.

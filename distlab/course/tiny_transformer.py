@@ -21,7 +21,7 @@ VOCABULARY = 128
 
 
 class Embed(keras.layers.Layer):  # type: ignore[misc]
-    """What each token means, plus where it stands: the sum of two embeddings."""
+    """A vector for each token: the sum of an embedding of its character and one of its place."""
 
     def __init__(self, width: int, length: int, **kwargs: object) -> None:
         super().__init__(**kwargs)

@@ -39,7 +39,7 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _played(schedule: Any, given: Inputs) -> Plain:
-    """What a schedule does without a model; "form" says what it is if it is no schedule."""
+    """The run of a schedule without a model; "form" says what it is if it is no schedule."""
     if not (
         isinstance(schedule, list | tuple)
         and len(schedule) == given["devices"]
@@ -107,7 +107,7 @@ def _reference(schedule: Callable[..., Schedule]) -> Callable[..., Plain]:
 
 @dataclass(frozen=True)
 class _Silent(Compared):
-    """What the engine has to complain about; passed if that is nothing."""
+    """The complaints of the engine; passed if there are none."""
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         return expect_true(self.label, yours == "", message=str(yours), weight=self.points)

@@ -454,7 +454,7 @@ def _deal_call(deal: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _dealt(positions: list[list[int]]) -> dict[str, Any]:
-    """What counts in a deal, whichever it is."""
+    """The facts that count in any deal."""
     return {
         "form": "",
         "counts": [len(mine) for mine in positions],

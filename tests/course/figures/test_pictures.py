@@ -74,6 +74,7 @@ SAMPLES = {
     "02.draw_by_batch": lambda draw: draw(
         {"fixed": {8: [90.0, 94.0], 16: [80.0, 80.0]}}, y="accuracy", y_unit="%"
     ),
+    "02.draw_bends": lambda draw: draw({"a model": {10: 100.0, 50: 180.0, 100: 300.0}}),
     "02.draw_steps": lambda draw: draw(
         {
             "linear rule": {8: [400, 440], 16: [200, 240], 32: [np.nan, 90]},
@@ -82,7 +83,7 @@ SAMPLES = {
         lines_from=["best rate", "linear rule"],
     ),
     "01.draw_all_reduce": lambda draw: draw([[1, 0], [0, 3], [4, 1]], [[5, 4]] * 3),
-    "15.draw_compiled_batches": lambda draw: draw(
+    "20.draw_compiled_batches": lambda draw: draw(
         {"as they come": [(32, 32, 1), (4, 4, 2)], "padded": [(4, 32, 1)]}
     ),
     "05.draw_epochs": lambda draw: draw(
@@ -116,7 +117,7 @@ SAMPLES = {
     "18.draw_memory_by_replicas": lambda draw: draw(
         [1, 2], {"mirrored": [112, 112], "ZeRO 1": [112, 70]}, limit_gb=80
     ),
-    "16.draw_map": lambda draw: draw(),
+    "21.draw_map": lambda draw: draw(),
     "17.draw_lanes": lambda draw: draw(
         {
             "interleaved": play(interleaved(2, 4), 4),
@@ -154,8 +155,8 @@ SAMPLES = {
         {"copied": {"weights": 40, "state": 60}, "cut": {"weights": 46, "state": 0}},
         limit_gb=80,
     ),
-    "16.draw_layouts": lambda draw: draw([MIRRORED]),
-    "16.draw_card": lambda draw: draw(list(CARD.values()), otherwise=OTHERWISE),
+    "21.draw_layouts": lambda draw: draw([MIRRORED]),
+    "21.draw_card": lambda draw: draw(list(CARD.values()), otherwise=OTHERWISE),
     "03.draw_paths": lambda draw: draw(
         {"scale": {"one device": PATH, "wrong": PATH + 1}}, weights=((0, 0), (1, 1))
     ),
