@@ -115,7 +115,7 @@ def test_mfus_are_judged():
     assert_mistakes_are_caught(MFU, {"none_multiplied": never_asked}, earned=3)
     guessed = edited(
         "mfu",
-        {"raise ValueError(f\"{run['name']}: the page doesn't state {name!r}\")": "return 0.4"},
+        {'raise ValueError(f"the page doesn\'t state {name!r}")': "return 0.4"},
     )
     assert_mistakes_are_caught(MFU, {"guessed_for_missing": guessed}, earned=3)
     unnamed = edited("mfu", {"doesn't state {name!r}": "says too little"})
@@ -199,6 +199,8 @@ def test_the_published_mfus_are_reproduced():
     assert cost(LLAMA_3_8B, 8192, 2)[0] == LLAMA_3_8B_PARAMETERS
     half = LLAMA_3_8B["width"] * LLAMA_3_8B["layers"] * 12 * 28_600
     assert half == pytest.approx(cost(LLAMA_3_8B, 28_600, 1)[1] / 28_600 / 2, rel=0.01)
+    hours = 6 * 405e9 * 15.6e12 / (0.4 * 989e12) / 3600
+    assert hours == pytest.approx(30.84e6, rel=0.15)
 
 
 def test_the_recording_says_what_the_lesson_says():

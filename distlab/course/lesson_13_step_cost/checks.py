@@ -327,12 +327,13 @@ def _costliest_inputs(seed: int) -> Inputs:
     busy, twice, often = names[:3]
     events: list[list[Any]] = []
     # `busy` is alone for long; `twice` runs on both threads at once, so its sum is larger.
-    at = 0.0
+    at = round(float(draw.uniform(20, 40)), 3)
     for _ in range(4):
         long, both = float(draw.uniform(9, 11)), float(draw.uniform(6, 7))
-        events.append(["compute 1", busy, at, long])
+        events += [["compute 1", busy, at, long], ["compute 2", busy, at + 1, 2.0]]
         at += long
         events += [[f"compute {thread}", twice, at, both] for thread in (1, 2)]
+        events.append(["compute 3", twice, at + 1, both - 3])
         at += both
         for _ in range(6):
             short = float(draw.uniform(0.2, 0.3))
@@ -458,9 +459,17 @@ def _remedy_inputs(seed: int) -> Inputs:
         {"waits": 2, "products": 83, "others": 12},
     ]
     shifts = [int(shift) for shift in draw.integers(-2, 3, size=len(cases))]
-    rows = [
+    rows: list[dict[str, float]] = [
         {**case, "products": case["products"] + shift}
         for case, shift in zip(cases, shifts, strict=True)
+    ]
+    # Near the borders: two losses that are almost equal, and products of 1.5 to 2.5 times a loss.
+    rows += [
+        {"waits": 5, "products": 30, "others": 32},
+        {"waits": 4, "products": 31, "others": 32.75},
+        {"waits": 30, "products": 60, "others": 5},
+        {"waits": 2, "products": 65, "others": 26},
+        {"waits": 5, "products": 48, "others": 32},
     ]
     return {"cases": [rows[place] for place in draw.permutation(len(rows))]}
 

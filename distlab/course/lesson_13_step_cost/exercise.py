@@ -12,7 +12,7 @@
 # |---|---|---|---|---|
 # | 1. `transformer_cost` | count the parameters and FLOPs of a Llama | 18 | medium | core |
 # | 2. `mfu` | reproduce the MFU that a page publishes | 12 | medium | core |
-# | 3. `costliest` | find the costliest work in a timeline | 15 | medium | core |
+# | 3. `costliest` | repair a search for the costliest work | 15 | medium | core |
 # | 4. `remedy` | choose between prefetch, XLA and a larger batch | 8 | easy | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
@@ -128,7 +128,7 @@ def mfu(run):
     ### BEGIN SOLUTION
     for name in ("parameters", "embedding", "layers", "width", "length", "peak", "tokens_per_sec"):
         if run[name] is None:
-            raise ValueError(f"{run['name']}: the page doesn't state {name!r}")
+            raise ValueError(f"the page doesn't state {name!r}")
     weights = run["parameters"] - run["embedding"]
     flops_of_a_token = 6 * weights + 12 * run["layers"] * run["width"] * run["length"]
     return run["tokens_per_sec"] * flops_of_a_token / run["peak"]
@@ -157,11 +157,11 @@ with waits_for("mfu"):
 # %% [markdown]
 # ## Task 3: the costliest work
 #
-# Which kind of operation takes the largest part of a step? Write `costliest(events)`, where an
-# event is `(thread, operation, start_ms, ms)`, and the events come in any order. `costliest`
-# returns the operation's name and its share of the whole time, from the first start to the last
-# end.
+# Which kind of operation takes the largest part of a step? `costliest(events)` should return its
+# name and its share of the whole time, from the first start to the last end. The function below
+# adds up what overlaps, so it names the wrong operation, with a share above 1. Repair it.
 #
+# - An event is `(thread, operation, start_ms, ms)`, and events come in any order.
 # - Two threads can run the same operation at the same time, and an event can lie within another.
 #   Count such a time once.
 # - `"waits"` is no operation, but its time belongs to the whole.
@@ -180,7 +180,7 @@ with waits_for("mfu"):
 def costliest(events):
     ### BEGIN SOLUTION
     def covered(spans):
-        total, until = 0, 0
+        total, until = 0, float("-inf")
         for start, end in sorted(spans):
             total += max(0, end - max(start, until))
             until = max(until, end)

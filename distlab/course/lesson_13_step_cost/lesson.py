@@ -18,8 +18,8 @@
 # - say how much of a machine a step uses, and why a small model uses so little,
 # - read in a timeline what a step does with the rest of its time, and choose the remedy.
 #
-# **Time:** about 25 minutes. **Needs:** [lesson 03](03_custom_training_loop.ipynb) (a training
-# step) and [lesson 05](05_input_pipelines.ipynb) (`prefetch`). No GPU, and nothing is downloaded.
+# **Time:** {minutes}. **Needs:** [lesson 03](03_custom_training_loop.ipynb) (a training step) and
+# [lesson 05](05_input_pipelines.ipynb) (`prefetch`), but no GPU and no download.
 #
 # **Do you remember?**
 #
@@ -128,11 +128,11 @@ wrong = Counter(each.kind for each in profiled if each.flops != right[each.name]
 dl.show("products that the profiler gets wrong", dict(wrong))
 
 # %% [markdown] tags=["after-reveal"]
-# It makes two mistakes, and the larger one is that it has no formula for an `Einsum`, as which
-# Keras writes attention, so all of the attention costs nothing. The other one is subtle: where the
-# first factor of a batched product is transposed, as in the gradient of a dense layer, it sums over
-# the wrong axis: it takes the width of 64 for the length of 128. With a length of 64 you'd never
-# have noticed the second mistake, because both numbers would be the same.
+# It makes two mistakes. Keras writes attention as an `Einsum`, for which the profiler has no
+# formula, so it counts nothing for all of the attention. And where the first factor of a batched
+# product is transposed, as in the gradient of a dense layer, it sums over the wrong axis, so here
+# it takes the width of 64 for the length of 128. With a length of 64 you'd never have noticed,
+# because both numbers would be the same.
 #
 # A wrong count doesn't raise an error. It only makes your machine look a quarter slower than it is,
 # so you'd go looking for a loss that isn't there.
@@ -219,11 +219,10 @@ dl.show("recorded on", recording.machine)
 draw_mfu(recording.mfu)
 
 # %% [markdown] tags=["after-reveal"]
-# One reason is that TensorFlow pays a fixed price for starting each operation, and a step of our
-# model has hundreds of them, whatever their size. The other reason is memory, because a weight must
-# arrive before the processor can multiply it, and its journey takes as long for one row of numbers
-# as for many. So what happens if we multiply one row by a matrix of 1,024 by 1,024, and then 32
-# rows by the same matrix?
+# One reason is the start of an operation, which costs the same whatever its size, and a step of our
+# model has hundreds of them. The other reason is memory: a weight must arrive before the processor
+# can multiply it, and its journey takes as long for one row of numbers as for many. So what happens
+# if we multiply one row by a matrix of 1,024 by 1,024, and then 32 rows by the same matrix?
 
 # %% tags=["predict"]
 rows_guess = dl.predict(
@@ -262,6 +261,24 @@ rows_guess.reveal(
 # So the cheapest way to a better MFU is a larger batch, as long as it fits and the training allows
 # it ([lesson 02](02_batch_scaling.ipynb)). It's also why a chatbot that writes one token at a time
 # runs far down the slope, and why its provider serves many people in one batch.
+#
+# ### From FLOPs to days
+#
+# With an MFU you can say how long a training should take before it starts. Llama 3 405B was trained
+# with [15.6 trillion tokens](https://arxiv.org/abs/2407.21783), and a run of this kind reaches an
+# MFU of about 40 %, so:
+
+# %% tags=["after-reveal"]
+flops = 6 * 405e9 * 15.6e12  # FLOPs, parameters, tokens
+hours = flops / (0.40 * 989e12) / 3600
+dl.show("millions of GPU hours", hours / 1e6, digits=1)
+
+# %% [markdown] tags=["after-reveal"]
+# Its [model
+# card](https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md) says
+# 30.84 million. One line of arithmetic comes within 15 % of one of the largest trainings ever done,
+# although it knows nothing of crashes, checkpoints or attention. Do this before you ask for money,
+# and if a run then takes twice as long, you'll know that something's wrong.
 #
 # > **Takeaway.** MFU says how much of a machine your model's products use. Small products leave it
 # > idle, so make them larger before you buy a faster machine.
@@ -322,8 +339,8 @@ share_guess.reveal(
 # %% [markdown] tags=["after-reveal"]
 # In our runs it was less than half, so what no FLOP counter shows takes most of the step. GELU,
 # softmax, norms, sums of gradients and Adam all read an array, do an operation or two for each
-# number, and write an array back. XLA helps here, since it joins such operations into one that
-# reads and writes once, and in the figure above it's most useful for narrow models.
+# number, and write an array back. XLA joins such operations into one that reads and writes once,
+# which is why it helped the narrow models most in the figure above.
 #
 # Now we make the input slow, as in lesson 05: a disk takes 40 ms for each batch. We record three
 # steps without `prefetch` and three with it.
