@@ -139,7 +139,7 @@ COMPILED_LOSS = Check(
     ),
     hint="tf.clip_by_value for the clip. tf.maximum(labels, 0) for labels that exist. Multiply "
     "the losses by the mask, and divide with tf.math.divide_no_nan by the sum of the mask.",
-    revisit='"Repair it, and prove it" in lesson 20',
+    revisit='"What the compiler refuses" in lesson 20',
     mistakes=(
         Observed(
             "python_branch_on_tensor", lambda _, out: re.search(_VALUE_WANTED, out["refused"])
@@ -394,7 +394,7 @@ VERDICTS = Check(
     hint="One case fails before any compiler is asked, and one is refused by the compiler. Two "
     "compile and have a sign of trouble, in the program or in the code. Two are about what a CPU "
     "cannot show.",
-    revisit='"Three verdicts" in lesson 20',
+    revisit='"Extra: Three verdicts" in lesson 20',
     mistakes=(
         Observed("compiled_means_ready", FINDINGS.any_is("runs_on_tpu")).feedback(
             "You took a program that compiles on a CPU for one that runs on a TPU. XLA has a "

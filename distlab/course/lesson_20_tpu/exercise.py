@@ -12,7 +12,7 @@
 # |---|---|---|---|---|
 # | 1. `labelled_loss` | repair a loss so that XLA compiles it | 12 | medium | core |
 # | 2. `evaluate_padded` | test all examples in batches of one shape | 12 | medium | core |
-# | 3. `give_verdict` | give a verdict and a next step for six findings | 8 | easy | core |
+# | 3. `give_verdict` | give a verdict and a next step for six findings | 8 | easy | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.
