@@ -40,6 +40,11 @@ class Note:
     kind: Kind
     bytes: int = 0
 
+    @property
+    def letter(self) -> str:
+        """The kind in one letter."""
+        return _LETTERS[self.kind]
+
 
 @dataclass
 class Notes:
@@ -51,7 +56,7 @@ class Notes:
     @property
     def letters(self) -> str:
         """One letter a note: g all-gather, s reduce-scatter, r all-reduce, l layer."""
-        return " ".join(_LETTERS[note.kind] for note in self.notes)
+        return " ".join(note.letter for note in self.notes)
 
     def sent_bytes(self) -> int:
         """Returns the bytes that each replica sends for these collectives, over rings."""
@@ -137,9 +142,12 @@ class NotedContext:
 
         value = tf.convert_to_tensor(value)
         self._append(Note("reduce-scatter", _bytes_of(value)))
-        total = self._context.all_reduce("SUM", value)
+        return self.own_rows(self._context.all_reduce("SUM", value))
+
+    def own_rows(self, value: Any) -> Any:
+        """Returns this replica's rows of a tensor that is whole on each replica."""
         index = self._context.replica_id_in_sync_group
-        return own_rows(total, self._context.num_replicas_in_sync, index)
+        return own_rows(value, self._context.num_replicas_in_sync, index)
 
 
 def own_rows(value: Any, replicas: int, index: Any) -> Any:
