@@ -16,8 +16,8 @@ from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
 from distlab.course.lesson_13_step_cost.view import explore_flops
 from distlab.course.lesson_14_scaling.published import TOKENS_PER_SEC
 from distlab.course.lesson_14_scaling.view import explore_cost
+from distlab.course.lesson_16_shard_everything.view import explore_memory
 from distlab.course.lesson_17_pipelines.view import explore_pipeline
-from distlab.course.lesson_18_split_layer_and_text.view import explore_memory
 from distlab.course.palette import GROUND, finish, replica
 from distlab.course.view import Choices, View
 from distlab.errors import InvalidArgument

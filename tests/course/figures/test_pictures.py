@@ -114,8 +114,11 @@ SAMPLES = {
         {"float32": [3.0, 2.0, 1.0], "float16": [3.0, 3.0, 2.0]}, [8.0, 4.0, 4.0], skipped=[1]
     ),
     "06.draw_masks": lambda draw: draw({"same": [MASK, MASK], "cured": [MASK, OTHER_MASK]}),
-    "18.draw_memory_by_replicas": lambda draw: draw(
-        [1, 2], {"mirrored": [112, 112], "ZeRO 1": [112, 70]}, limit_gb=80
+    "16.draw_memory_by_replicas": lambda draw: draw(
+        [1, 2],
+        {"mirrored": [112, 112], "ZeRO 1": [112, 70]},
+        measured={"ZeRO 1": {2: 70}},
+        limit_gb=80,
     ),
     "21.draw_map": lambda draw: draw(),
     "17.draw_lanes": lambda draw: draw(

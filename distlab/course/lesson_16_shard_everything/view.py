@@ -1,4 +1,4 @@
-"""The memory calculator of lesson 18: what fits on a device, by how a model is divided.
+"""The memory calculator of lesson 16: what fits on a device, by how a model is divided.
 
 explore_memory()   # as the last line of a cell
 """
