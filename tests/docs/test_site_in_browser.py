@@ -360,7 +360,7 @@ def test_the_views_move_on_the_page_and_the_address_keeps_their_place(site, brow
         expect(view.get_by_role("button", name="Play")).to_be_visible()  # it has stopped
         figure = page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring, after step 1"))
         assert view.locator("svg").count() == 2 and not figure.is_visible()
-        for name in ("02_batch_scaling", "14_scaling", "18_split_layer_and_text"):
+        for name in ("02_batch_scaling", "14_scaling", "16_shard_everything"):
             page.goto((notebooks / f"{name}.html").as_uri())
             words = page.locator(".view-words")
             for slider in page.locator(".view").get_by_role("slider").all():
