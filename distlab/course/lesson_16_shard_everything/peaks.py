@@ -24,11 +24,12 @@ _ROW = "{:10}{:>16}{:>16}{:>18}{:>12}{:>12}"
 
 def main() -> None:
     """Prints a row for each stage."""
+    strategy = mirrored(4)  # before anything starts TensorFlow
     model, step = DeepModel(replicas=4, layers=1), Momentum(0.01)
     one = train_on_one(model, step, steps=10)
-    print(_ROW.format("", "bytes a weight", "sent, of P", "difference", "kept MB", "peak MB"))  # noqa: T201
+    print(_ROW.format("", "bytes a weight", "sent / weights", "difference", "kept MB", "peak MB"))  # noqa: T201
     for stage in STAGES:
-        run = train(mirrored(4), model, stage, step, steps=10)
+        run = train(strategy, model, stage, step, steps=10)
         parameters = sum(value.size for value in model.first)
         ended = train_together(stage, megabytes=_ENOUGH_MB)[0]
         print(  # noqa: T201
