@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import time
 
 import cloudpickle
 import keras
@@ -14,7 +15,6 @@ from distlab.course.checks.registry import checks_of
 from distlab.course.lesson_10_parameter_server.checks import coordinator as coordinator_checks
 from distlab.course.runs.cluster_calls import call_on_coordinator
 from distlab.errors import TaskFailed
-from distlab.source_lines import keep_lines
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
@@ -206,6 +206,65 @@ def test_a_data_set_made_on_the_coordinator_cannot_be_sent_to_a_worker():
     assert "Unable to parse tensor proto" in on_coordinator(number_or_error, True)
 
 
+def replicas(coordinator):
+    return coordinator.strategy.num_replicas_in_sync
+
+
+def test_two_workers_are_one_replica():
+    assert on_coordinator(replicas) == 1
+
+
+def queue_with_a_bad_batch(coordinator):
+    """What becomes of 20 steps whose fifth fails, if `join` or `schedule` comes after it."""
+    with coordinator.strategy.scope():
+        count, gate = tf.Variable(0), tf.Variable(0)
+
+    @tf.function
+    def step(number):
+        """The first five steps wait until the gate is 1, the others until it is 2."""
+        opens = tf.where(number < 5, 1, 2)
+        tf.while_loop(lambda at: at < opens, lambda _: [gate.read_value()], [gate.read_value()])
+        good = tf.debugging.assert_none_equal(number, 4, message="a bad batch")
+        with tf.control_dependencies([good]):
+            count.assign_add(1)
+
+    def send():
+        for number in range(20):
+            coordinator.schedule(step, args=(tf.constant(number),))
+
+    def error_of(call):
+        try:
+            call()
+        except tf.errors.InvalidArgumentError as error:
+            return "a bad batch" in str(error)
+
+    send()
+    seen = {"counted at once": int(count)}
+    gate.assign(1)
+    seen["join raises"] = error_of(coordinator.join)
+    seen["counted at join"], seen["queue is empty"] = int(count), coordinator.done()
+
+    count.assign(0), gate.assign(2)
+    send()
+    until = time.monotonic() + HANG_SECS
+    while int(count) < 19 and time.monotonic() < until:
+        time.sleep(0.01)  # between looks at the server
+    seen["counted before a call"] = int(count)
+    seen["schedule raises"] = error_of(send)
+    coordinator.join()
+    return seen
+
+
+def test_the_first_call_after_an_error_raises_it_and_empties_the_queue():
+    seen = on_coordinator(queue_with_a_bad_batch)
+    assert seen["counted at once"] == 0
+    assert seen["join raises"]
+    assert seen["counted at join"] <= 4
+    assert seen["queue is empty"]
+    assert seen["counted before a call"] == 19
+    assert seen["schedule raises"]
+
+
 def a_small_model():
     dl.set_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -351,19 +410,29 @@ def test_tables_but_no_layers_can_be_cut_and_a_new_coordinator_finds_the_same_wo
 
 
 def run_loop(code, steps):
+    """Runs the loop's lines with a step of one batch, and returns its losses and weights."""
     coordinator = make_coordinator()
-    names = {"build": a_small_model, "make_data": make_data, "steps": steps, "tf": tf}
-    names |= {"coordinator": coordinator, "strategy": coordinator.strategy}
-    keep_lines({"loop.py": code.splitlines(keepends=True)})
-    exec(compile(code, "loop.py", "exec"), names)
-    return names["losses"], names["model"].get_weights()
+    strategy = coordinator.strategy
+    with strategy.scope():
+        model = a_small_model()
+        model.optimizer.build(model.trainable_variables)
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.loss(y, model(x, training=True))
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss
+
+    step = tf.function(lambda data: strategy.run(replica_step, args=next(data)))
+    names = {"coordinator": coordinator, "make_data": make_data, "step": step, "steps": steps}
+    exec(code, names)
+    return names["losses"], model.get_weights()
 
 
-def test_the_loop_that_the_lesson_shows_folded_takes_the_steps_of_one_device():
-    source = lesson_text(STEM)
-    _, _, text = source.partition("In plain TensorFlow: the loop")
-    block = text.split("# ```python\n")[1].split("# ```")[0]
-    code = "\n".join(line.removeprefix("#").removeprefix(" ") for line in block.splitlines())
+def test_the_loop_that_the_lesson_shows_takes_the_steps_of_one_device():
+    block = lesson_text(STEM).split("# ```python\n")[1].split("# ```")[0]
+    code = "\n".join(line.removeprefix("# ") for line in block.splitlines())
     with dl.LocalCluster(workers=1, parameter_servers=1) as cluster:
         ((losses, weights),) = cluster.run(run_loop, code, 6, tasks="chief")
     alone = a_small_model()

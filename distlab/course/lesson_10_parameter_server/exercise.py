@@ -36,8 +36,9 @@ import tensorflow as tf
 #
 # The lesson's loop sends all steps, joins once, and fetches afterwards. In a training of a million
 # steps that has two faults: you see the first loss only after the last step, and you cannot stop
-# early. Fetching each loss before you send the next step is no way out, as you saw. Write a loop
-# between the two: `train(coordinator, step, make_data, steps, ahead)`.
+# early. Fetching each loss before you send the next step is no way out, because then only one
+# worker ever has something to do. Write a loop between the two:
+# `train(coordinator, step, make_data, steps, ahead)`.
 #
 # - It runs on the coordinator. `step` is a `tf.function` that takes an iterator and returns a loss.
 # - `make_data()` returns a data set. Let **each worker** make its own, and go through it.

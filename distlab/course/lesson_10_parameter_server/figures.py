@@ -85,33 +85,34 @@ _LEFT_OUT = (category(2).colour, "o", "none")  # a stale update that the trainin
 Applied = tuple[int, int, int, float]
 
 
-def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
+def draw_staleness(trainings: Mapping[str, Sequence[Applied]], *, title: str) -> Figure:
     """Draws for each training its steps, how often each staleness occurs, and the weight."""
     form = {"squeeze": False, "sharey": "row", "height_ratios": [1, 1.3, 1.3]}
     figure, rows = panels(3, len(trainings), width=WIDE, height=6.2, **form)
     most = max(step[2] for steps in trainings.values() for step in steps)
-    for (timeline, histogram, path), (title, steps) in zip(rows.T, trainings.items(), strict=True):
-        timeline.set_title(title, fontsize=10, loc="left")
+    for (timeline, histogram, path), (name, steps) in zip(rows.T, trainings.items(), strict=True):
+        timeline.set_title(name, fontsize=10, loc="left")
         _draw_steps(timeline, steps)
         _draw_histogram(histogram, [step[2] for step in steps], most=most)
         _draw_weights(path, _in_order_of_writing(steps))
     _add_legend(figure, left_out=any(map(_any_left_out, trainings.values())))
-    caption = " ".join(_told(title, steps) for title, steps in trainings.items())
+    caption = " ".join(_told(name, steps) for name, steps in trainings.items())
     return finish(
         figure,
+        title=title,
         alt="For each training: its steps by worker from reading to writing, how often each "
         f"staleness occurs, and the weight after each update. {caption}",
     )
 
 
-def _told(title: str, steps: Sequence[Applied]) -> str:
+def _told(name: str, steps: Sequence[Applied]) -> str:
     """Says in words what the column of one training shows."""
     ages = [step[2] for step in steps]
     counts = ", ".join(f"{ages.count(n)} with staleness {n}" for n in sorted(set(ages)))
     last = max(steps, key=lambda step: step[1])[3]
     farthest = max((step[3] for step in steps), key=abs)
     return (
-        f"{title}: {counts}; the weight is {last:.3g} in the end and {farthest:.3g} where it is "
+        f"{name}: {counts}; the weight is {last:.3g} in the end and {farthest:.3g} where it is "
         "farthest from 0."
     )
 

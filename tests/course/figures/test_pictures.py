@@ -147,7 +147,7 @@ SAMPLES = {
     "18.draw_turns": lambda draw: draw({"in order": np.array([[1, 1], [0, 2]])}),
     "18.draw_split_layers": lambda draw: draw(examples=8, inputs=6, hidden=10, outputs=4),
     "10.draw_staleness": lambda draw: draw(
-        {"slow": [(0, 5, 2, -0.5), (1, 2, 0, 0.5), (3, 4, 0, 0.25)]}
+        {"slow": [(0, 5, 2, -0.5), (1, 2, 0, 0.5), (3, 4, 0, 0.25)]}, title="One stale step"
     ),
     "step_costs.draw_step_parts": lambda draw: draw([ONE, FOUR]),
     "step_costs.draw_efficiency": lambda draw: draw(

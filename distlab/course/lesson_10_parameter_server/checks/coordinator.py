@@ -237,7 +237,7 @@ COORDINATE = Check(
     hint="Make one `iter` of `coordinator.create_per_worker_dataset(make_data)`. In the loop, from "
     "step number `ahead` on, first call `fetch()` of the promise that is `ahead` places back, then "
     "`schedule`. After the loop, fetch the promises that are left.",
-    revisit="Fetch a result",
+    revisit="Your script runs once",
     mistakes=(
         Raises("step_called_here", "IteratorSpec' object has no attribute").feedback(
             "You called the step in the coordinator's process. Its iterator is on the workers, so "
@@ -423,7 +423,7 @@ SURVIVE_KILL = Check(
     ),
     hint="Let the step return its result instead of adding it to a variable. Keep all promises, "
     "join, fetch them, and add up on the coordinator.",
-    revisit="A worker dies",
+    revisit="Which process can you lose?",
     mistakes=(
         Raises("one_at_a_time", "chief:0 still waits here").feedback(
             "You waited for each step before you sent the next one. The check kills a worker when "

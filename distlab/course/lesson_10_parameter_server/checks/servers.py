@@ -92,7 +92,7 @@ STALENESS = Check(
     criteria=(Equal("staleness", "the staleness of each step", points=3),),
     hint="Go through the log once and count the updates. If a step reads, note the count for it, "
     "again if it reads again. If it writes, its staleness is the count less the noted one.",
-    revisit="Which weights?",
+    revisit="What an old gradient does",
     mistakes=(
         Fault("counted_at_send", since="sent").feedback(
             "You counted from when the step was sent. It then waited in the queue and had read "
@@ -190,7 +190,7 @@ SHARD_ROWS = Check(
     ),
     hint="The number of shards is `rows * row_bytes // least_bytes`, but at most `servers` and at "
     "least 1. `divmod(rows, shards)` gives the rows of each shard, and how many have one more.",
-    revisit="A table in shards",
+    revisit="Your own model, with one command",
     mistakes=(
         Observed("rest_is_lost", _rest_is_lost).feedback(
             "You gave every shard the same number of rows. If the rows do not divide evenly, some "
