@@ -11,7 +11,7 @@
 # |---|---|---|---|---|
 # | 1. `scope` | repair a model that trains on one device only | 5 | easy | core |
 # | 2. `combine_shares` | combine means of unequal and empty shares | 10 | medium | core |
-# | 3. `count_examples` | make a variable inside a step, once | 7 | medium | core |
+# | 3. `count_examples` | make a variable inside a step, once | 7 | medium | extra |
 # | 4. `find_drifted` | find variables whose copies differ | 5 | medium | core |
 # | 5. your own model | train it on replicas, and compare (no points) | 15 | open | extra |
 #

@@ -220,7 +220,34 @@ dl.show("both got the same", bool(tf.reduce_all(agreed[0] == agreed[1])), expect
 dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_device)), below=1e-6)
 
 # %% [markdown]
-# ### If only one replica calls it
+# Every replica must take part in an all-reduce, so keep it out of an `if` that can differ between
+# replicas.
+#
+# <details><summary>Which reduce goes where</summary>
+#
+# | call | where you call it | what it gives |
+# |---|---|---|
+# | `strategy.reduce("SUM", values, axis=None)` | outside `run` | one value, for your program |
+# | `context.all_reduce("SUM", value)` | on a replica | the same value on every replica |
+# | `variable.assign(value)`, with an aggregation | on a replica | the same value in every copy |
+# | `strategy.extended.reduce_to(...)` | inside `merge_call` | a value where a variable lives |
+#
+# A variable's [aggregation](../docs/glossary.md#aggregation) says how TensorFlow combines what the
+# replicas assign; you will choose one below. You will rarely need the last row. TensorFlow uses it
+# inside `assign` if the aggregation is a sum or a mean. The optimizers of Keras 3 call
+# `all_reduce`.
+# </details>
+#
+# <details><summary>How the numbers travel: cross_device_ops</summary>
+#
+# `cross_device_ops` of a strategy chooses the route of an all-reduce: over one device and back, in
+# stages, or in a ring between GPUs. It changes the speed, and the sum only by rounding.
+# `dl.make_strategy` picks a good one. To choose yourself, write `dl.make_strategy("mirrored",
+# cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())`. `dl.describe(strategy).all_reduce`
+# names the one in use.
+# </details>
+#
+# ## Extra: If only one replica calls it
 #
 # An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
 
@@ -265,30 +292,6 @@ if_guess.reveal(
 # a mistake can hang instead (lesson 09). **Every replica must take part:** keep every all-reduce
 # out of an `if` that can differ between replicas. In a `tf.function`, keep it out of every `if` on
 # a tensor, even if all replicas would agree.
-#
-# <details><summary>Which reduce goes where</summary>
-#
-# | call | where you call it | what it gives |
-# |---|---|---|
-# | `strategy.reduce("SUM", values, axis=None)` | outside `run` | one value, for your program |
-# | `context.all_reduce("SUM", value)` | on a replica | the same value on every replica |
-# | `variable.assign(value)`, with an aggregation | on a replica | the same value in every copy |
-# | `strategy.extended.reduce_to(...)` | inside `merge_call` | a value where a variable lives |
-#
-# A variable's [aggregation](../docs/glossary.md#aggregation) says how TensorFlow combines what the
-# replicas assign; you will choose one below. You will rarely need the last row. TensorFlow uses it
-# inside `assign` if the aggregation is a sum or a mean. The optimizers of Keras 3 call
-# `all_reduce`.
-# </details>
-#
-# <details><summary>How the numbers travel: cross_device_ops</summary>
-#
-# `cross_device_ops` of a strategy chooses the route of an all-reduce: over one device and back, in
-# stages, or in a ring between GPUs. It changes the speed, and the sum only by rounding.
-# `dl.make_strategy` picks a good one. To choose yourself, write `dl.make_strategy("mirrored",
-# cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())`. `dl.describe(strategy).all_reduce`
-# names the one in use.
-# </details>
 
 # %% [markdown]
 # ## Three digits on two replicas
@@ -663,9 +666,9 @@ fit_guess.reveal(
 # </details>
 
 # %% [markdown]
-# ## A variable made inside a tf.function
+# ## Extra: A variable made inside a tf.function
 #
-# You need this section for task 3 of the exercise. Sometimes you can make a variable only in the
+# Task 3 of the exercise needs this section. Sometimes you can make a variable only in the
 # first step, for example because its shape depends on the data. For that you must know what
 # `tf.function` does. At the first call it runs your Python code and records TensorFlow's operations
 # in a graph. This is a [trace](../docs/glossary.md#trace). Later calls run the graph, without

@@ -787,7 +787,30 @@ for name, value in by_hand.items():
 # `train_step`.
 # </details>
 #
-# ## One rule for every loss
+# <details><summary>In plain TensorFlow</summary>
+#
+# Without `dl.distribute` you write what this lesson wrote: `counted` as the loss, `replica_step`
+# with its metrics, `train_steps`, and the loop over epochs. Validation, callbacks and history are
+# then yours to write as well.
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# PyTorch's `DistributedDataParallel` takes the **mean** of the gradients over the processes, not
+# the sum. With equal shares, `loss.mean()` on each process is therefore right. With unequal
+# shares it is a mean of means: count the examples with `dist.all_reduce`, and use `losses.sum() *
+# world_size / count` as the loss.
+#
+# Under `jax.shard_map` you choose yourself: `jax.lax.psum` adds, `jax.lax.pmean` takes the mean.
+# For unequal shares, divide each device's *summed loss* by the `psum` of the counts, and take the
+# gradient of the quotient. By default (`check_vma=True`), JAX [adds up this
+# gradient](https://docs.jax.dev/en/latest/301/sharding-ad.html) over the devices if the parameter
+# is replicated. A `psum` of your own would then make it too large by the number of devices. Under
+# `jax.jit` with sharded arrays you write the code of a single device, so `jnp.mean` is the mean
+# over the whole array.
+# </details>
+#
+# ## Extra: One rule for every loss
 #
 # Counting examples helps only if a loss adds up over them. The largest error of a batch doesn't,
 # and neither does a loss over pairs. `dl.distribute` needs no such loss, because it keeps one rule:
@@ -842,29 +865,6 @@ dl.show("apart from one device's by", tf.reduce_max(abs(on_replicas() - alone)),
 # as well: it draws for the whole batch from one device's seed, and keeps the replica's rows.
 #
 # **Put outputs together, and take the mean of the gradients: then any loss is one device's.**
-#
-# <details><summary>In plain TensorFlow</summary>
-#
-# Without `dl.distribute` you write what this lesson wrote: `counted` as the loss, `replica_step`
-# with its metrics, `train_steps`, and the loop over epochs. Validation, callbacks and history are
-# then yours to write as well.
-# </details>
-#
-# <details><summary>In PyTorch and JAX</summary>
-#
-# PyTorch's `DistributedDataParallel` takes the **mean** of the gradients over the processes, not
-# the sum. With equal shares, `loss.mean()` on each process is therefore right. With unequal
-# shares it is a mean of means: count the examples with `dist.all_reduce`, and use `losses.sum() *
-# world_size / count` as the loss.
-#
-# Under `jax.shard_map` you choose yourself: `jax.lax.psum` adds, `jax.lax.pmean` takes the mean.
-# For unequal shares, divide each device's *summed loss* by the `psum` of the counts, and take the
-# gradient of the quotient. By default (`check_vma=True`), JAX [adds up this
-# gradient](https://docs.jax.dev/en/latest/301/sharding-ad.html) over the devices if the parameter
-# is replicated. A `psum` of your own would then make it too large by the number of devices. Under
-# `jax.jit` with sharded arrays you write the code of a single device, so `jnp.mean` is the mean
-# over the whole array.
-# </details>
 
 # %% [markdown]
 # ## Check yourself

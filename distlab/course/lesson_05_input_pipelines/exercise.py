@@ -12,9 +12,9 @@
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
 # | 1. `repair_pipeline` | repair the order of six stages | 10 | easy | core |
-# | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium | core |
+# | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium | extra |
 # | 3. `rest_of_epoch` | continue an interrupted epoch on fewer workers | 12 | hard | extra |
-# | 4. `predict_step` | predict the time of a step on several workers | 8 | medium | core |
+# | 4. `predict_step` | predict the time of a step on several workers | 8 | medium | extra |
 # | 5. your own pipeline | find out what your training waits for (no points) | 15 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below

@@ -18,9 +18,9 @@
 #
 # - find out with three measurements whether replicas wait for data,
 # - say what `map`, `cache`, `shuffle`, `batch` and `prefetch` do, and put them in the right order,
-# - notice if the model sees the same "random" images in every epoch, and cure it,
-# - say which worker trains on which example, and how often each worker calls your preprocessing,
-# - write a pipeline for each worker that reads only its own part.
+# - notice if the model sees the same "random" images in every epoch, and cure it;
+# - in two extra sections: say which worker trains on which example, and write a pipeline for each
+#   worker that reads only its own part.
 #
 # **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
@@ -459,7 +459,7 @@ brightness_keyed = keys.map(lambda key: tf.random.stateless_uniform([], [key, 0]
 dl.show("versions with keys, in three epochs", versions(brightness_keyed))
 
 # %% [markdown]
-# ## Who reads which shard
+# ## Extra: Who reads which shard
 #
 # In one process, one pipeline feeds all replicas. On several
 # [workers](../docs/glossary.md#worker), which lesson 09 starts for real, each worker runs the whole
@@ -552,7 +552,7 @@ calls_guess.reveal(
 # number a multiple of the number of workers. If you have one large file, use `DATA` or
 # shard yourself.
 #
-# ## Shard before the work
+# ## Extra: Shard before the work
 #
 # `shard(n, i)` keeps every n-th element from the i-th on. If you put it **before** the expensive
 # stage, each worker does only its own part of the work. `distribute_datasets_from_function` is made
@@ -737,14 +737,14 @@ for name, examples in repaired.items():
 # The cache froze the order, the batches and the augmentation of the first epoch.
 # </details>
 #
-# <details><summary>4. 16 workers read one file of 100,000 images. Decoding is the slow part. Why do
-# 16 workers take as long as one for a global batch?</summary>
+# <details><summary>4. (Extra) 16 workers read one file of 100,000 images. Decoding is the slow
+# part. Why do 16 workers take as long as one for a global batch?</summary>
 # Under DATA each worker decodes every image. Under AUTO the job would fail, because there are fewer
 # files than workers. Shard before decoding.
 # </details>
 #
-# <details><summary>5. Four replicas, and <code>distribute_datasets_from_function</code> returns
-# batches of 64. How large is the global batch?</summary>
+# <details><summary>5. (Extra) Four replicas, and <code>distribute_datasets_from_function</code>
+# returns batches of 64. How large is the global batch?</summary>
 # 256. The function gives batches for one replica.
 # </details>
 

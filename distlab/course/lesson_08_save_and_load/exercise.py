@@ -13,7 +13,7 @@
 # |---|---|---|---|---|
 # | 1. `move_model` | repair a move that loses two things | 8 | medium | core |
 # | 2. `partial_restore` | restore a body without its head, or raise an error | 10 | medium | core |
-# | 3. `export_service` | export a model together with its preprocessing | 12 | medium | core |
+# | 3. `export_service` | export a model together with its preprocessing | 12 | medium | extra |
 # | 4. `where_to_write` | which of several workers writes which file | 8 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If

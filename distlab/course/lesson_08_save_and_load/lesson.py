@@ -14,7 +14,7 @@
 # - say what a training run consists of, and which file keeps which part,
 # - train on two [replicas](../docs/glossary.md#replica), save, and continue with four or with one,
 # - make a load raise an error if it restored less than you expect,
-# - export a model together with its preprocessing.
+# - in an extra section: export a model together with its preprocessing.
 #
 # It takes {minutes}. You need lesson 01 (the scope, copies of a variable) and an idea of
 # what Adam remembers. No GPU, no download.
@@ -586,7 +586,15 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 # only the chief saves such a counter, it waits without end. Lesson 09 saves from real workers.
 # </details>
 #
-# ## Export for predictions
+# <details><summary>In PyTorch and JAX</summary>
+# PyTorch saves <code>{"model": model.state_dict(), "optimizer": optimizer.state_dict()}</code>.
+# <code>load_state_dict</code> raises an error for missing names by default, and the optimizer's
+# state is lost if you forget to save or load it. <code>torch.distributed.checkpoint</code> loads
+# for a different number of ranks. JAX: weights and optimizer state are one tree of arrays, which
+# Orbax saves and restores for a different mesh.
+# </details>
+#
+# ## Extra: Export for predictions
 #
 # Suppose that these digits came from a scanner as whole numbers, where 0 is ink and 255 is paper.
 # Before training, this function inverted and scaled them: paper became 0, and ink became 1.
@@ -714,14 +722,6 @@ dl.show("the export has fit", there["has fit"])
 # `build`, no `prepare` and no strategy. But the loaded object has no `fit`, and an export has no
 # optimizer. To train it, you would write the loop yourself, and Adam would start from zero. So keep
 # the `.keras` file for more training.
-#
-# <details><summary>In PyTorch and JAX</summary>
-# PyTorch saves <code>{"model": model.state_dict(), "optimizer": optimizer.state_dict()}</code>.
-# <code>load_state_dict</code> raises an error for missing names by default, and the optimizer's
-# state is lost if you forget to save or load it. <code>torch.distributed.checkpoint</code> loads
-# for a different number of ranks. JAX: weights and optimizer state are one tree of arrays, which
-# Orbax saves and restores for a different mesh.
-# </details>
 #
 # ## Check yourself
 #

@@ -4,7 +4,7 @@
 # For [lesson 09](../notebooks/09_multi_worker.ipynb). Your functions run on two real workers. If a
 # worker hangs, the check stops it after some seconds, and reports which worker waits in which line.
 # (The cell that starts the workers prints a warning: any program that reaches their ports can run
-# code here. See "Who else may listen" in lesson 09.)
+# code here. See "Extra: Who else may listen" in lesson 09.)
 
 # %% [markdown]
 # ## Overview

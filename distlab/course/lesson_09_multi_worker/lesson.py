@@ -83,7 +83,7 @@ dl.show("tasks", list(cluster.tasks))
 
 # %% [markdown]
 # The cluster prints the warning above because other machines can reach its workers' ports. The
-# section "Who else may listen", further down, explains it.
+# section "Extra: Who else may listen", further down, explains it.
 #
 # `%%workers` runs a cell on both workers, not here. `%%workers worker:1` runs it on worker 1 only.
 # Each worker's output appears under its name, or once under both names if they print the same.
@@ -799,7 +799,28 @@ dl.show("both have the sum of 1 and 3", summed)
 dl.show("in the file", (folder / "loss.txt").read_text())
 
 # %% [markdown]
-# ## Who else may listen
+# <details><summary>In plain TensorFlow</summary>
+#
+# | here | without distlab |
+# |---|---|
+# | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
+# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, made first |
+# | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
+# | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# **PyTorch:** `torchrun --nproc-per-node 2 train.py` starts the processes and sets `RANK`,
+# `WORLD_SIZE` and `MASTER_ADDR` in place of TF_CONFIG. `init_process_group` joins them,
+# `DistributedDataParallel` averages the gradients in the backward pass, and `DistributedSampler`
+# gives each process its part of the data. A `DataLoader`'s batch size is that of one process.
+# Collectives match by their order, as here. **JAX:** `jax.distributed.initialize()` joins the
+# processes. Afterwards each process runs the same program over a mesh of all devices, and each
+# must run the same computations in the same order.
+# </details>
+#
+# ## Extra: Who else may listen
 #
 # Now to the warning at the start of the cluster. For its collectives each worker runs a server.
 # TensorFlow's server listens on **every network interface, without a password**, whatever address
@@ -809,7 +830,7 @@ dl.show("in the file", (folder / "loss.txt").read_text())
 # - on a shared machine use `dl.LocalCluster(workers=2, isolate=True)`. On Linux the workers then
 #   have their own network, which only they can reach.
 #
-# ## Take it along
+# ## Extra: Take it along
 #
 # Your own training is a script, and the program that starts it sets TF_CONFIG. The folded cell
 # writes `train.py`, which makes the strategy and adds up a 1 from each worker:
@@ -844,27 +865,6 @@ dl.show("exit code", launched.exit_code)
 #
 # The page "Beyond one machine" of the site and of the repository (`docs/engines.md`) has an example
 # of each.
-#
-# <details><summary>In plain TensorFlow</summary>
-#
-# | here | without distlab |
-# |---|---|
-# | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
-# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, made first |
-# | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
-# | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
-# </details>
-#
-# <details><summary>In PyTorch and JAX</summary>
-#
-# **PyTorch:** `torchrun --nproc-per-node 2 train.py` starts the processes and sets `RANK`,
-# `WORLD_SIZE` and `MASTER_ADDR` in place of TF_CONFIG. `init_process_group` joins them,
-# `DistributedDataParallel` averages the gradients in the backward pass, and `DistributedSampler`
-# gives each process its part of the data. A `DataLoader`'s batch size is that of one process.
-# Collectives match by their order, as here. **JAX:** `jax.distributed.initialize()` joins the
-# processes. Afterwards each process runs the same program over a mesh of all devices, and each
-# must run the same computations in the same order.
-# </details>
 
 # %%
 cluster.close()

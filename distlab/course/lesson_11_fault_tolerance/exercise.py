@@ -15,7 +15,7 @@
 # | 3. `newest_checkpoint` | find the newest checkpoint | 5 | easy | core |
 # | 4. `resume_in_a_loop` | resume in the middle of an epoch | 12 | medium | core |
 # | 5. `leave_when_told` | repair two bugs: SIGTERM | 8 | medium | core |
-# | 6. `save_interval` | compute how often to save | 8 | medium | core |
+# | 6. `save_interval` | compute how often to save | 8 | medium | extra |
 # | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard | extra |
 # | report `what_comes_back` | your training, killed: a picture and its text | 15 | medium | extra |
 # | your own model | kill a training of yours, and compare (no points) | 20 | open | extra |
@@ -23,7 +23,7 @@
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint. `dl.Resume` does all of this. Here you write it yourself, once. (The
 # two workers of the last check run servers. Any program that reaches their ports can run code here:
-# see "Who else may listen" in lesson 09.)
+# see "Extra: Who else may listen" in lesson 09.)
 
 # %%
 # %load_ext distlab

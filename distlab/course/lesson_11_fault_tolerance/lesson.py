@@ -16,7 +16,8 @@
 # - save so that a kill in the middle of saving does no harm,
 # - kill one of two workers, and end with exactly the weights of an undisturbed run,
 # - stop when you are asked to, and be started again,
-# - say how often to save, and what share of the time failures cost on 1,000 and on 10,000 machines.
+# - in an extra section: say how often to save, and what share of the time failures cost on 1,000
+#   and on 10,000 machines.
 #
 # It takes {minutes}. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
 # [lesson 09](09_multi_worker.ipynb) (two workers). You need no GPU and no download. The lesson
@@ -691,7 +692,25 @@ dl.show("exit code", launched.exit_code)
 # `tf.train.Checkpoint` names, so seeds and the place in the data are yours to add.
 # </details>
 #
-# ## How often to save
+# <details><summary>In plain TensorFlow</summary>
+#
+# To get what `dl.Resume` does in your own loop, you need: one `tf.train.Checkpoint` with the four
+# parts, restored on **every** worker at the start; a `CheckpointManager` that saves on the chief
+# only (for no part holds a count that must be read from all workers, as in lesson 09); `skip` to
+# the batch; and a handler that takes a note. The exercise builds these parts. With several workers,
+# the notes must be exchanged, too, so that all leave after the same step.
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# **PyTorch:** if one worker fails, `torchrun --max-restarts=3` starts all workers again, on every
+# node, as `distlab launch` does on this machine. Saving is yours: `state_dict` of model *and*
+# optimizer, the random states, and the place in the data. `torchdata`'s `StatefulDataLoader` keeps
+# that place. **JAX:** Orbax writes checkpoints to a temporary name and renames them last. Random
+# keys are explicit values, so you save them like weights. Grain's iterators can be saved, too.
+# </details>
+#
+# ## Extra: How often to save
 #
 # Each checkpoint costs time. Each failure costs the work since the last checkpoint. Two numbers
 # decide, and you can measure both:
@@ -794,24 +813,6 @@ for machines in (1000, 2048, 10_000, 100_000):
 cluster.close()
 
 # %% [markdown]
-# <details><summary>In plain TensorFlow</summary>
-#
-# To get what `dl.Resume` does in your own loop, you need: one `tf.train.Checkpoint` with the four
-# parts, restored on **every** worker at the start; a `CheckpointManager` that saves on the chief
-# only (for no part holds a count that must be read from all workers, as in lesson 09); `skip` to
-# the batch; and a handler that takes a note. The exercise builds these parts. With several workers,
-# the notes must be exchanged, too, so that all leave after the same step.
-# </details>
-#
-# <details><summary>In PyTorch and JAX</summary>
-#
-# **PyTorch:** if one worker fails, `torchrun --max-restarts=3` starts all workers again, on every
-# node, as `distlab launch` does on this machine. Saving is yours: `state_dict` of model *and*
-# optimizer, the random states, and the place in the data. `torchdata`'s `StatefulDataLoader` keeps
-# that place. **JAX:** Orbax writes checkpoints to a temporary name and renames them last. Random
-# keys are explicit values, so you save them like weights. Grain's iterators can be saved, too.
-# </details>
-#
 # ## Check yourself
 #
 # <details><summary>1. A run is resumed, and its loss jumps for some steps. What was not restored?
@@ -841,8 +842,8 @@ cluster.close()
 # done.
 # </details>
 #
-# <details><summary>6. Your checkpoints become four times as quick. How much more often do you save?
-# </summary>
+# <details><summary>6. (Extra) Your checkpoints become four times as quick. How much more often do
+# you save?</summary>
 # Twice as often: the interval grows with the square root of the cost.
 # </details>
 

@@ -154,7 +154,7 @@ EXPORT = Check(
     "returns a dictionary with `tf.argmax` and `tf.reduce_max` of it, along axis 1. Give it to "
     "`ExportArchive.add_endpoint` with an `input_signature` of one `tf.TensorSpec`: uint8, and "
     "None for the number of images. `track` the model before.",
-    revisit="Export for predictions",
+    revisit="Extra: Export for predictions",
     mistakes=(
         Fault("preprocessing_lost", prepared=False)
         .or_with(prepared=False, over=255)

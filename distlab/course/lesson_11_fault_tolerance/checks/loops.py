@@ -416,7 +416,7 @@ INTERVAL = Check(
     ),
     hint="C is the mean of save_secs. M is watched_hours * 3600 / failures * "
     "watched_workers / workers. Then sqrt(2 * C * M) / step_secs, rounded, at least 1.",
-    revisit="How often to save",
+    revisit="Extra: How often to save",
     mistakes=(
         Observed("ignores_workers", _ignores_workers).feedback(
             "Your answer does not use how many machines were watched, or how many will train. "
