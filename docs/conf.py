@@ -40,7 +40,7 @@ html_favicon = "_static/favicon.svg"
 html_baseurl = os.environ.get("SITE_URL", "")
 html_context = {
     "description": "Learn distributed training in TensorFlow by running it on your laptop: "
-    "eighteen notebooks, exercises with checks, and one line for your own Keras model.",
+    "22 lessons, exercises with checks, and one line for your own Keras model.",
     "preview": html_baseurl and f"{html_baseurl.rstrip('/')}/_static/preview.png",
     "colours": {
         "right": palette.RIGHT.colour,
