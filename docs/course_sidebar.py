@@ -29,6 +29,7 @@ SECTIONS = {
         "docs/zoo": "The zoo",
         "docs/two_machines": "To two machines",
         "docs/engines": "Beyond one machine",
+        "docs/leaving": "When to leave",
         "docs/benchmarks": "Benchmarks",
         "docs/training_cost": "Published runs, predicted",
     },

@@ -29,6 +29,7 @@ PAGES = (
     "docs/glossary.md",
     "docs/pitfalls.md",
     "docs/decision_card.md",
+    "docs/leaving.md",
     "docs/_static/all_reduce.svg",
 )
 
