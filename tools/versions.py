@@ -12,7 +12,6 @@ Needs uv, which brings the Pythons. Each row has an environment of its own in bu
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -21,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# With a Keras older than this, this notebook ends before the cell that holds this text: there its
-# `ModelParallel` raises, and the lesson shows what it makes.
-ENDS_EARLY, TEXT, NEEDED = "notebooks/21_choosing_a_strategy.ipynb", "ModelParallel(", (3, 15)
 TOOLS = [
     "pytest",
     "pytest-xdist",
@@ -99,7 +95,7 @@ def commands(row: Row) -> dict[str, list[str]]:
     python = str(home / "bin" / "python")
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist=loadfile"]
     regression = ["-p", "distlab.authoring.regression", "--nbval", "--other-versions"]
-    notebooks = [*cells_left_out(row), "notebooks", "exercises", "solutions"]
+    notebooks = ["notebooks", "exercises", "solutions"]
     tests = {"suite": "tests"} if row.end else {"parity": "tests/training", "zoo": "tests/zoo"}
     return {
         "Python": ["uv", "venv", "--allow-existing", "--python", row.python, str(home)],
@@ -107,16 +103,6 @@ def commands(row: Row) -> dict[str, list[str]]:
         **{part: [*pytest, folder] for part, folder in tests.items()},
         "notebooks": [*pytest, *regression, *notebooks],
     }
-
-
-def cells_left_out(row: Row) -> list[str]:
-    """Returns pytest's arguments that leave out what this Keras cannot run."""
-    if tuple(map(int, row.keras.split("."))) >= NEEDED:
-        return []
-    cells = json.loads((ROOT / ENDS_EARLY).read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    first = next(number for number, source in enumerate(sources) if TEXT in source)
-    return [f"--deselect={ENDS_EARLY}::Cell {number}" for number in range(first, len(sources))]
 
 
 def main() -> int:
