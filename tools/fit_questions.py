@@ -76,7 +76,7 @@ QUESTIONS = {
             "central_storage": Answer(
                 "`CentralStorageStrategy`",
                 why="A metric has one total there, and each replica's update of it counts again.",
-                read="../notebooks/21_choosing_a_strategy.html",
+                read="pitfalls.html#centralstorage-logs-a-wrong-loss-or-nan",
             ),
             "multi_worker": Answer("`MultiWorkerMirroredStrategy`"),
             "parameter_server": Answer("`ParameterServerStrategy`"),

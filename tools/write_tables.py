@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from distlab.course.course_map import map_table, read_map, short_paths, total_minutes
-from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table
+from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table, order_table
 from tools import fit_questions, teaching_page
 from tools.page_pictures import pictures
 
@@ -54,10 +54,11 @@ def with_lessons(text: str) -> str:
 
 
 def with_card(text: str) -> str:
-    """Returns the page's text with the card as it is now."""
-    return replace_between(
-        ("<!-- the card -->\n\n", "\n\n<!-- end of the card -->"), card_table(), text
-    )
+    """Returns the page's text with the card and the order as they are now."""
+    for name, table in {"card": card_table(), "order": order_table()}.items():
+        marks = (f"<!-- the {name} -->\n", f"\n<!-- end of the {name} -->")
+        text = replace_between(marks, f"\n{table}\n", text)
+    return text
 
 
 def replace_between(marks: tuple[str, str], table: str, text: str) -> str:

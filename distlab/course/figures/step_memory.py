@@ -1,4 +1,4 @@
-"""Draws the memory that a step needs on one device, beside what it has, for lesson 21.
+"""Draws the memory that a step needs on one device, beside what it has, for lesson 16.
 
 draw_memory({"Mirrored": {"weights": 48, "gradients": 48, "optimizer state": 96}}, limit_gb=80)
 """

@@ -13,23 +13,16 @@ from distlab.course.checks.shared_checks import PairsByCase
 # --- choose_and_defend: choose a strategy for six cases, each with a reason
 # Its feedback asks about the case and never says the answer: there are few to guess from.
 
-STRATEGIES = (
-    "none",
-    "default",
-    "one_device",
-    "mirrored",
-    "central_storage",
-    "multi_worker",
-    "parameter_server",
-    "tpu",
-)
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "parameter_server", "tpu")
+DIVISIONS = ("sharded_data", "tensor", "pipeline", "expert")
+ANSWERS = (*STRATEGIES, "smaller_step", *DIVISIONS)
 REASONS = (
     "batch_too_small",
-    "copies_in_one_host",
     "hosts_step_together",
     "no_waiting",
-    "copies_too_large",
+    "state_too_large",
     "replica_too_large",
+    "layer_too_large",
     "always_faster",
     "less_memory_each",
 )
@@ -41,94 +34,109 @@ CASES = PairsByCase(
             "how many of the 4 examples would each of eight GPUs get?",
         ),
         "B": (
-            "mirrored",
-            "copies_in_one_host",
-            "what must fit on each GPU, does it, and in which host are the four?",
-        ),
-        "C": (
             "multi_worker",
             "hosts_step_together",
-            "which strategy reaches a second host, and still takes the steps of one device?",
+            "which of the answers reaches a second host, and still takes the steps of one device?",
         ),
-        "D": (
+        "C": (
             "parameter_server",
             "no_waiting",
-            "what does your choice do while one host is slow, or gone?",
+            "what does your answer do while one host is slow, or gone?",
+        ),
+        "D": (
+            "smaller_step",
+            "state_too_large",
+            "add up what one GPU holds. Which of the four parts could be smaller?",
         ),
         "E": (
-            "central_storage",
-            "copies_too_large",
-            "add up what one GPU holds under your choice. What must be there, and what need not?",
+            "sharded_data",
+            "replica_too_large",
+            "which parts does one GPU hold under your answer, and what does the order try first?",
         ),
         "F": (
-            "none",
-            "replica_too_large",
-            "what must one replica hold at the same time, under each of these strategies?",
+            "tensor",
+            "layer_too_large",
+            "what does a GPU hold while it computes the largest layer, under your answer?",
         ),
     },
-    strategy=STRATEGIES,
+    answer=ANSWERS,
     reason=REASONS,
 )
-# What several devices share a batch under.
-_SHARING = ("mirrored", "central_storage", "multi_worker", "parameter_server", "tpu")
 _always_faster, _less_memory_each = map(CASES.any_is, ("always_faster", "less_memory_each"))
-
-
-def _choose_read(given: Inputs, outputs: Plain) -> Plain:
-    """As for every pair; in case A the default strategy is as right as one_device."""
-    words = CASES.read(given, outputs)
-    return words | {"A": "one_device"} if words["A"] == "default" else words
 
 
 CHOOSE = Check(
     name="choose_and_defend",
     function="choose",
-    title="A strategy and a reason for each of six cases",
-    question="Which fact of each case rules out the most strategies?",
+    title="An answer and a reason for each of six cases",
+    question="Which fact of each case rules out the most answers?",
     direction="Take one case at a time, and ask the card's questions in their order.",
     cost=Cost.PURE,
     inputs=CASES.inputs,
     call=CASES.call,
-    read=_choose_read,
+    read=CASES.read,
     reference=CASES.reference,
     criteria=CASES.criteria,
-    hint="Answer the card's questions for one case at a time, and stop at the first yes. For E and "
-    "F add up the gigabytes on one GPU: under Mirrored weights, gradients, activations and Adam's "
-    "state; under CentralStorage all of these except Adam's state.",
+    hint="Answer the card's questions for one case at a time, and stop at the first yes. For D, E "
+    "and F sum the gigabytes on one GPU: with everything, then with the smaller optimizer, then "
+    "with an eighth of everything and one whole layer.",
     revisit="The card",
     mistakes=(
         Observed(
             "more_devices_always",
             lambda given, out: (
-                out["A"] in _SHARING or out["F"] in _SHARING or _always_faster(given, out)
+                out["A"] in (*STRATEGIES[1:], *DIVISIONS) or _always_faster(given, out)
             ),
         ).feedback(
-            "You gave more devices to a case that they cannot help. They help only if each gets "
-            "enough examples, and if one replica fits on one device. Otherwise they wait, or "
-            "cannot hold the model. Which of your cases fails one of these two conditions?"
+            "You gave more devices to a case that they can't help. They help only if each of them "
+            "gets enough examples, and otherwise they wait. Which of your cases fails this "
+            "condition?"
         ),
-        Fault("mirrored_across_hosts", C="mirrored")
-        .or_with(D="mirrored")
+        Fault("mirrored_across_hosts", B="mirrored")
+        .or_with(C="mirrored")
         .feedback(
             "You chose MirroredStrategy for several hosts. It ends at the edge of its host, so "
             "each host would train a model of its own. Which strategies connect hosts?"
         ),
-        Fault("waits_for_the_slowest", D="multi_worker").feedback(
-            "You let forty hosts take each step together in case D. All then go at the pace of the "
+        Fault("waits_for_the_slowest", C="multi_worker").feedback(
+            "You let forty hosts take each step together in case C. All then go at the pace of the "
             "slowest one, and stop when one is taken away. What does the case say of its hosts?"
         ),
-        Fault("ps_for_bitwise", C="parameter_server").feedback(
-            "You chose parameter servers for case C. Each worker then takes a step when it is "
+        Fault("ps_for_bitwise", B="parameter_server").feedback(
+            "You chose parameter servers for case B. Each worker then takes a step when it is "
             "ready, on weights that the other workers have changed in the meantime. What will the "
             "auditors compare?"
         ),
         Observed(
             "mirrored_saves_memory",
-            lambda given, out: out["E"] == "mirrored" or _less_memory_each(given, out),
+            lambda given, out: (
+                "mirrored" in (out["D"], out["E"], out["F"]) or _less_memory_each(given, out)
+            ),
         ).feedback(
             "You counted on less memory for each device. Under Mirrored every device has all "
             "weights, all gradients and all of the optimizer's state. What is the only thing that "
             "it divides?"
+        ),
+        Observed("divides_at_once", lambda _, out: out["D"] in DIVISIONS).feedback(
+            "You divided the model of case D. A divided model sends more in every step, and here "
+            "one line would have made room. What does the card ask before it divides?"
+        ),
+        Observed("experts_save_memory", lambda _, out: "expert" in (out["E"], out["F"])).feedback(
+            "You spread experts in a model that has none. This way divides only the experts of a "
+            "layer, and copies everything else. What else is there in your case to divide?"
+        ),
+        Fault("layers_cut_first", E="tensor")
+        .or_with(E="pipeline")
+        .feedback(
+            "You changed how the layers of case E are computed. Each of them fits on a GPU whole, "
+            "so there is a way that only stores them in parts. Where does the order begin?"
+        ),
+        Fault("layer_left_whole", F="sharded_data")
+        .or_with(F="pipeline")
+        .feedback(
+            "You left a layer whole in case F. Your way divides the model between layers, or "
+            "gathers a layer before it is computed, so a GPU would still hold 100 GB at a time. "
+            "Which way cuts inside a layer?"
         ),
     ),
 )
@@ -139,9 +147,9 @@ CHOOSE = Check(
 
 # Each draw's model, and the replicas of each strategy.
 _DRAWS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("plain", {"mirrored": 2, "central_storage": 3}),
-    ("watches", {"one_device": 1, "mirrored": 2}),
-    ("centres", {"mirrored": 4}),
+    ("plain", {"three": 3, "two": 2}),
+    ("watches", {"one": 1, "two": 2}),
+    ("centres", {"four": 4}),
 )
 _EXAMPLES, _SHARED_BATCH = 36, 12  # which 2, 3 and 4 replicas share equally
 _ROUNDED = 1e-6
@@ -177,22 +185,22 @@ def _compare_call(compare_strategies: Callable[..., Any], inputs: Inputs) -> Pla
         return model
 
     data = tf.data.Dataset.from_tensor_slices((inputs["x"], inputs["y"])).batch(_SHARED_BATCH)
-    strategies = {name: _strategy_of(name, count) for name, count in inputs["strategies"].items()}
+    strategies = {name: _strategy_of(count) for name, count in inputs["strategies"].items()}
     table = compare_strategies(build, data, strategies)
     # How far from one device the weights are of each model that several replicas built.
     shared = [_apart(model, built[0][1]) for replicas, model in built if replicas > 1]
     return {"table": table, "shared": shared}
 
 
-def _strategy_of(kind: str, replicas: int) -> Any:
-    """Returns a strategy of this kind with so many replicas."""
+def _strategy_of(replicas: int) -> Any:
+    """Returns a strategy with so many replicas."""
     from distlab.course.runs.replicas import MOST_REPLICAS, mirrored
     from distlab.devices import split_devices
     from distlab.strategy.factory import make_strategy
 
-    if kind == "mirrored":
+    if replicas > 1:
         return mirrored(replicas)
-    return make_strategy(kind, devices=split_devices(MOST_REPLICAS)[:replicas])  # type: ignore[arg-type]
+    return make_strategy("one_device", devices=split_devices(MOST_REPLICAS)[:1])
 
 
 def _compared_model(kind: str, kernel: Any) -> Any:
@@ -240,24 +248,19 @@ def _apart(model: Any, other: Any) -> float:
 
 
 def _compare_read(given: Inputs, outputs: Plain) -> Plain:
-    """The two columns of the table, if it is one; where a row lacks an entry, the whole row."""
+    """The table, if it is one: of paths, or None."""
     table = outputs["table"]
-    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        return {**outputs, "is_table": False}
-    columns = {
-        column: {name: row.get(column, row) for name, row in table.items()}
-        for column in ("differs", "copies")
-    }
-    return {**outputs, "is_table": True, **columns}
+    is_table = isinstance(table, dict) and all(
+        path is None or isinstance(path, str) for path in table.values()
+    )
+    return {**outputs, "is_table": is_table, "differs": table}
 
 
-def _compare_reference(given: Inputs, *, counts_replicas: bool = False) -> Plain:
+def _compare_reference(given: Inputs) -> Plain:
     """The first path that differs under each strategy with several replicas; None under others."""
-    strategies, first = given["strategies"], next(iter(_APART[given["model"]]), None)
-    copies = {name: n if name == "mirrored" else 1 for name, n in strategies.items()}
+    first = next(iter(_APART[given["model"]]), None)
     return {
-        "differs": {name: first if n > 1 else None for name, n in strategies.items()},
-        "copies": strategies if counts_replicas else copies,
+        "differs": {name: first if n > 1 else None for name, n in given["strategies"].items()},
         "shared": [1.0 if first else 0.0],
         "is_table": True,
     }
@@ -276,7 +279,7 @@ def _names_wrongly(condition: Callable[[Any, list[str]], bool]) -> Callable[[Inp
 
 COMPARE = Check(
     name="compare_strategies",
-    title="The table of strategies for any model",
+    title="Where strategies differ, for any model",
     question=(
         "With what does your function compare each model, and under which strategy was that model "
         "built?"
@@ -291,14 +294,12 @@ COMPARE = Check(
     read=_compare_read,
     reference=_compare_reference,
     criteria=(
-        Form("a dictionary for each strategy", lambda _, out: out["is_table"], key="table"),
-        Equal("differs", "the first weight that differs", points=3),
-        Then(Equal("copies", "copies of a weight")),
+        Form("a path or None for each strategy", lambda _, out: out["is_table"], key="table"),
+        Equal("differs", "the first weight that differs", points=4),
     ),
     hint="Train one model without a strategy, by plain fit. Then, for each strategy, call build in "
     "strategy.scope(), and the same fit. Go through the weights of both models in "
-    "pairs, and take the path of the first pair that np.allclose(a, b, rtol=0, atol=1e-5) refuses. "
-    "strategy.experimental_local_results(weight.value) lists the copies.",
+    "pairs, and take the path of the first pair that np.allclose(a, b, rtol=0, atol=1e-5) refuses.",
     revisit="Your model under each strategy",
     mistakes=(
         Observed(
@@ -332,10 +333,6 @@ COMPARE = Check(
             "You compared a part of what the model keeps. The losses and the trained weights agree "
             "here, but one weight that is not trained differs, and a saved model would have it. "
             "Which attribute has every weight?"
-        ),
-        Fault("counts_replicas", sees=("differs", "copies"), counts_replicas=True).feedback(
-            "You counted the replicas. CentralStorage has several replicas and one copy of each "
-            "weight. Which function of a strategy lists the copies themselves?"
         ),
     ),
 )
@@ -383,7 +380,7 @@ def _worth_inputs(seed: int) -> Inputs:
 
 def _table(draw: Any, alone: _Row, *others: _Row) -> dict[str, _Row]:
     """A table in an order, and under names, that tell nothing."""
-    names = draw.permutation(["mirrored", "central_storage", "multi_worker"]).tolist()
+    names = draw.permutation(["mirrored", "parameter_server", "multi_worker"]).tolist()
     rows = {"one_device": alone, **dict(zip(names, others, strict=False))}
     return {name: rows[name] for name in draw.permutation(sorted(rows)).tolist()}
 

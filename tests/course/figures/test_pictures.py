@@ -17,7 +17,6 @@ from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredPro
 from distlab.course.lesson_14_scaling.overlap import StepTimes
 from distlab.course.lesson_17_pipelines.schedules import interleaved, one_f_one_b
 from distlab.course.lesson_17_pipelines.timetable import play
-from distlab.course.lesson_21_choosing_a_strategy.figures import Layout
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import CARD, OTHERWISE
 from distlab.course.measure.scaling_runs import MeasuredStep
 from distlab.course.measure.step_split import StepSplit
@@ -46,10 +45,6 @@ ONE = MeasuredStep(1, 64, 400, 0.010, 0.0, 0.002, 0.012, (0.011, 0.014))
 FOUR = MeasuredStep(4, 64, 400, 0.020, 0.008, 0.002, 0.030, (0.029, 0.033))
 SLOW = StepSplit(real_ms=100.0, compute_ms=10.0, input_ms=98.0)
 QUICK = StepSplit(real_ms=12.0, compute_ms=10.0, input_ms=4.0)
-MIRRORED = Layout(
-    "mirrored", ("first", "second"), (0, 1), (0, 1), ((1, 0, "gradients"), (0, 1, "their sum"))
-)
-
 EVENTS = [
     Event(start_ms=at, ms=2.0, thread=thread, kind=kind, operation="Mul", name="mul")
     for at, thread, kind in ((0, "a 1", "forward"), (3, "a 1", "backward"), (1, "b 1", "input"))
@@ -158,7 +153,6 @@ SAMPLES = {
         {"copied": {"weights": 40, "state": 60}, "cut": {"weights": 46, "state": 0}},
         limit_gb=80,
     ),
-    "21.draw_layouts": lambda draw: draw([MIRRORED]),
     "21.draw_card": lambda draw: draw(list(CARD.values()), otherwise=OTHERWISE),
     "03.draw_paths": lambda draw: draw(
         {"scale": {"one device": PATH, "wrong": PATH + 1}}, weights=((0, 0), (1, 1))
