@@ -6,8 +6,11 @@ import keras
 import numpy as np
 import pytest
 
+from distlab.course.checks.help_steps import with_help
 from distlab.course.checks.registry import checks_of
+from distlab.course.checks.run_check import run_check
 from distlab.course.lesson_17_pipelines.engine import Pipeline
+from distlab.course.lesson_17_pipelines.figures import show_lanes
 from distlab.course.lesson_17_pipelines.schedules import (
     gpipe,
     interleaved,
@@ -46,7 +49,7 @@ def test_ticks_idle_shares_and_what_is_kept_are_those_of_the_formulas():
         assert play(interleaved(p, m), m).ticks == pytest.approx(3 * m + 3 * (p - 1) / 2)
         if m >= p:
             table = play(zero_bubble(p, m), m)
-            assert table.ticks == 3 * m + p - 1
+            assert table.ticks == 3 * m + p - 1 == play(one_f_one_b(p, m), m).ticks - 2 * (p - 1)
             assert max(table.kept) == min(p, m)
 
 
@@ -70,6 +73,7 @@ def test_par_is_what_the_last_device_leaves_no_choice():
     """Its first input needs p - 1 ticks, its work 3 m, and its last gradient 2 for each device."""
     for p, m in SIZES:
         assert play(one_f_one_b(p, m), m).ticks == (p - 1) + 3 * m + 2 * (p - 1)
+        assert play(gpipe_in_order(p, m), m).ticks == play(gpipe(p, m), m).ticks
 
 
 def test_slack_in_the_warm_up_hides_the_messages():
@@ -86,6 +90,24 @@ def test_slack_in_the_warm_up_hides_the_messages():
     assert [table.ticks for table in short] == [28.5, 36]
     assert [table.ticks for table in long] == [28.5, 32]
     assert (max(short[0].kept), max(long[0].kept)) == (4, 5.5)
+
+
+def test_messages_take_from_interleaved_what_it_saves_and_zero_bubble_has_work_in_hand():
+    def ticks(order, message):
+        return play(order, 8, message_ticks=message).ticks
+
+    messages = (0, 0.25, 0.5)
+    with_slack = [ticks(one_f_one_b(4, 8, per_device=2), message) for message in messages]
+    saved = [33 - 28.5, 34.5 - 32, 36 - 35.5]
+    assert [
+        slack - ticks(interleaved(4, 8), message)
+        for slack, message in zip(with_slack, messages, strict=True)
+    ] == saved
+    late = play(zero_bubble(4, 8), 8, message_ticks=0.5)
+    assert (late.ticks, max(late.kept)) == (33, 4)
+    for m in (8, 16, 32):  # on eight devices, as in torchtitan's table
+        kept = max(play(interleaved(8, m), m).kept)
+        assert kept >= max(play(one_f_one_b(8, m), m).kept)
 
 
 def test_devices_that_wait_forever_say_for_what():
@@ -181,6 +203,19 @@ def gpipe_in_order(devices, micro_batches):
     return [[f"{kind}{k}" for kind in "FB" for k in range(micro_batches)]] * devices
 
 
+def one_f_one_b_without_min(devices, micro_batches):
+    """A warm-up that doesn't look at how many micro-batches there are."""
+    schedule = []
+    for place in reversed(range(devices)):
+        items = [f"F{k}" for k in range(place + 1)]
+        for k in range(micro_batches):
+            items.append(f"B{k}")
+            if k + place + 1 < micro_batches:
+                items.append(f"F{k + place + 1}")
+        schedule.append(items)
+    return schedule
+
+
 def one_f_one_b_forward_last(devices, micro_batches):
     """Megatron-LM's form: a warm-up that is one shorter, then one forward and one backward."""
     schedule = []
@@ -239,12 +274,20 @@ def test_a_hang_is_told_apart_from_a_slow_order_and_from_one_that_keeps_too_much
         "same_warm_up_on_all": lambda p, m: one_f_one_b(p, m, like_device=0),
         "one_at_a_time": one_at_a_time,
         "warm_up_one_long": lambda p, m: one_f_one_b(p, m, longer=1),
+        "warm_up_too_long": lambda p, m: one_f_one_b(p, m, per_device=2, longer=1),
         "gpipe_again": gpipe_in_order,
         "cool_down_forgotten": lambda p, m: [items[:-1] for items in one_f_one_b(p, m)],
     }
     earned = {"warm_up_one_short": 0, "same_warm_up_on_all": 1, "one_at_a_time": 1}
-    earned |= {"warm_up_one_long": 3, "gpipe_again": 3, "cool_down_forgotten": 0}
+    earned |= {
+        "warm_up_too_long": 3,
+        "warm_up_one_long": 3,
+        "gpipe_again": 3,
+        "cool_down_forgotten": 0,
+    }
     assert_mistakes_are_caught(ONE_F_ONE_B, wrong, earned=earned)
+    few = {"warm_up_unlimited": one_f_one_b_without_min}
+    assert_mistakes_are_caught(ONE_F_ONE_B, few, earned=0, seeds=(1, 2, 3))
     said = "device 3 waits at B0 for its own F0, which is later in its list"
     assert_feedback_says(ONE_F_ONE_B, {said: wrong["warm_up_one_short"]})
     assert_feedback_says(ONE_F_ONE_B, {"69; par is 33": wrong["same_warm_up_on_all"]}, earned=1)
@@ -259,10 +302,30 @@ def test_what_is_no_schedule_is_said():
         "yours returned nothing: is there a `return`?": lambda p, m: None,
     }
     assert_feedback_says(GPIPE, said)
+    for wrong in said.values():
+        assert first_help(GPIPE, wrong).question == ""
     said = {
         "device 0 never does B0": lambda p, m: [[f"F{k}" for k in range(m)]] * p,
         "device 0 does twice or more B0": lambda p, m: [[*items, "B0"] for items in gpipe(p, m)],
         "'forward 0' in the list of device 0": lambda p, m: [["forward 0"]] * p,
         "device 0 never does W0": lambda p, m: [[*items, "W1"] for items in gpipe(p, m)],
+        "('F', 0) in the list of device 0": lambda p, m: [[("F", 0)]] * p,
     }
     assert_feedback_says(GPIPE, said)
+    for wrong in said.values():
+        assert first_help(GPIPE, wrong).question == ""
+    hangs = first_help(GPIPE, lambda p, m: [gpipe(p, m)[0][::-1], *gpipe(p, m)[1:]])
+    assert hangs.question == GPIPE.question  # it is written as it should be
+
+
+def first_help(check, answer):
+    """The report that a first try gets."""
+    return with_help(check, run_check(check, answer, seeds=(1,)), tries=1)
+
+
+def test_lanes_are_shown_or_what_is_wrong_with_the_schedule(capsys):
+    for wrong in (None, ["F0", "B0"], [[("F", 0)]], [["F0"]]):
+        show_lanes("yours", wrong, 1)
+        assert capsys.readouterr().out.startswith("nothing to draw")
+    show_lanes("yours", [["F0", "B0"]], 1)
+    assert "nothing to draw" not in capsys.readouterr().out

@@ -25,10 +25,11 @@ from distlab.errors import InvalidArgument
 
 # Devices and micro-batches; the first draw has the second pair.
 _SIZES = ((4, 12), (4, 8), (3, 9), (2, 6))
+_ALSO_FEW = ((3, 9), (4, 8), (4, 2), (2, 6))
 
 
-def _inputs(seed: int) -> Inputs:
-    devices, micro_batches = _SIZES[seed % len(_SIZES)]
+def _inputs(seed: int, sizes: Sequence[tuple[int, int]] = _SIZES) -> Inputs:
+    devices, micro_batches = sizes[seed % len(sizes)]
     draw = np.random.default_rng(seed)
     return {
         "devices": devices,
@@ -113,6 +114,13 @@ class _Silent(Compared):
         return expect_true(self.label, yours == "", message=str(yours), weight=self.points)
 
 
+class _Written(Form):
+    """Items as the engine reads them; otherwise the engine's complaint."""
+
+    def __init__(self, key: str, label: str) -> None:
+        Gate.__init__(self, _Silent(key, label))
+
+
 @dataclass(frozen=True)
 class _AtMost(Compared):
     """A number, or the largest of a list, that must not be above the reference's."""
@@ -129,7 +137,7 @@ _RUNS = (
         lambda given, out: out["form"] == "",
         key="form",
     ),
-    Gate(_Silent("items", "each device has each of its items once")),
+    _Written("items", "each device has each of its items once"),
     Gate(_Silent("waits", "every device comes to the end of its list")),
     Close("difference", "the gradients: difference to a single device's", atol=1e-5),
     Then(_AtMost("ticks", "at par: ticks until the last device is finished", points=2)),
@@ -201,6 +209,19 @@ def _reversed_warm_up(devices: int, micro_batches: int) -> Schedule:
     return one_f_one_b(devices, micro_batches)[::-1]
 
 
+def _twice_the_warm_up(devices: int, micro_batches: int) -> Schedule:
+    return one_f_one_b(devices, micro_batches, per_device=2, longer=1)
+
+
+def _unlimited_warm_up(devices: int, micro_batches: int) -> Schedule:
+    """1F1B that asks for `devices - d` forward passes, even if there are fewer micro-batches."""
+    whole = one_f_one_b(devices, max(devices, micro_batches))
+    return [
+        [item for k, item in enumerate(items) if k < devices - d or int(item[1:]) < micro_batches]
+        for d, items in enumerate(whole)
+    ]
+
+
 ONE_F_ONE_B = Check(
     name="one_f_one_b",
     title="1F1B: keep no more than the pipeline is long",
@@ -208,12 +229,12 @@ ONE_F_ONE_B = Check(
     direction="Draw four devices and follow micro-batch 0 to the last one and back. In how many of "
     "these ticks can device 0, 1, 2 and 3 begin a new one?",
     cost=Cost.TENSORFLOW,
-    inputs=_inputs,
+    inputs=lambda seed: _inputs(seed, _ALSO_FEW),
     call=_call,
     reference=_reference(one_f_one_b),
     criteria=(*_RUNS, _KEPT),
-    hint="Device d first has `devices - d` forward items. Then B0 and the next F, B1 and the next "
-    "F, and so on. When no F is left, only the B are.",
+    hint="Device d first has `devices - d` forward items, or all if there are fewer. Then B0 and "
+    "the next F, B1 and the next F, and so on. When no F is left, only the B are.",
     revisit="One forward, one backward",
     mistakes=(
         Fault(
@@ -245,6 +266,22 @@ ONE_F_ONE_B = Check(
             "Your warm-ups are one micro-batch long. The ticks are the same, and every device "
             "keeps one micro-batch more than it must. Which micro-batch does device 0 take forward "
             "that it could have left for later?"
+        ),
+        Fault("warm_up_too_long", sees="kept", instead=_twice_the_warm_up)
+        .or_with(instead=lambda p, m: one_f_one_b(p, m, per_device=2))
+        .or_with(instead=lambda p, m: one_f_one_b(p, m, longer=2))
+        .or_with(instead=lambda p, m: one_f_one_b(p, m, longer=3))
+        .or_with(instead=lambda p, m: one_f_one_b(p, m, longer=p))
+        .feedback(
+            "Your warm-ups are longer than the distance of device d to the end of the pipeline. "
+            "Messages take no time here, so the ticks are the same, and the devices keep "
+            "micro-batches that could have come later. After how many forward passes can the first "
+            "micro-batch be back at device d?"
+        ),
+        Fault("warm_up_unlimited", instead=_unlimited_warm_up).feedback(
+            "With fewer micro-batches than devices, your warm-ups ask for micro-batches that don't "
+            "exist, so the engine refuses the lists. How many forward passes can a warm-up have at "
+            "most?"
         ),
         Fault("gpipe_again", sees="kept", instead=gpipe).feedback(
             "You wrote GPipe: the gradients and the ticks are right, and every device keeps all "
@@ -357,9 +394,9 @@ ZERO_BUBBLE = Check(
             sees=("ticks", "kept"),
             instead=lambda p, m: zero_bubble(p, m, put_off=lambda device: m),
         ).feedback(
-            "You put off every W to the end. Until then a device keeps all micro-batches, and the "
-            "last B comes too late to leave enough work for the others. How many W does device d "
-            "need to fill its own gap?"
+            "You put off every W to the end. Device 0 waits between its last B although it has "
+            "many W in hand, and does all of them afterwards. Until then every device keeps all "
+            "micro-batches. How many W does device d need to fill its own gap?"
         ),
         Fault(
             "same_on_all",

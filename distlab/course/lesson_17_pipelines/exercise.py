@@ -22,15 +22,14 @@
 # | 3. interleaved | 28.5 | 5.5 |
 # | 4. zero bubble | 27 | 4 |
 #
+# In task 3 a device keeps pieces, and each of them counts half.
+#
 # Write your answers in the cells that start with `# task:` and run them. The cell below each one
 # draws your lanes, also if they get stuck. Then run the check.
 
 # %%
-from IPython.display import display
-
 import distlab as dl
-from distlab.course.lesson_17_pipelines.figures import draw_lanes
-from distlab.course.lesson_17_pipelines.timetable import play
+from distlab.course.lesson_17_pipelines.figures import show_lanes
 from distlab.course.runs.outcomes import waits_for
 
 dl.split_devices(4)
@@ -65,8 +64,7 @@ def gpipe(devices, micro_batches):
 
 # %%
 with waits_for("gpipe"):
-    yours = play(gpipe(4, 8), micro_batches=8)
-    display(draw_lanes({"par is 33 ticks; yours": yours}))
+    show_lanes("par is 33 ticks; yours", gpipe(4, 8), micro_batches=8)
 
 # %%
 dl.check("gpipe")
@@ -88,7 +86,7 @@ dl.check("gpipe")
 #
 # - First comes a device's warm-up: forward passes, and how many depends on the device.
 # - Then it takes one micro-batch backward and one forward in turn, and at the end only backward.
-# - About 9 lines.
+# - There can be fewer micro-batches than devices. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -116,8 +114,7 @@ def one_f_one_b(devices, micro_batches):
 
 # %%
 with waits_for("one_f_one_b"):
-    yours = play(one_f_one_b(4, 8), micro_batches=8)
-    display(draw_lanes({"par is 33 ticks, kept 4; yours": yours}))
+    show_lanes("par is 33 ticks, kept 4; yours", one_f_one_b(4, 8), micro_batches=8)
 
 # %%
 dl.check("one_f_one_b")
@@ -145,7 +142,9 @@ dl.check("one_f_one_b")
 # <details><summary>Hint</summary>
 #
 # Take the micro-batches in groups of as many as there are devices: a whole group through piece 0,
-# then through piece 1, then the next group. Which piece comes first on the way back?
+# then through piece 1, then the next group. Which piece comes first on the way back? And the
+# warm-up of device 3 ends with its first `F0.1`: how many items is that? Each device before it has
+# two more.
 # </details>
 
 
@@ -171,8 +170,7 @@ def interleaved(devices, micro_batches):
 
 # %%
 with waits_for("interleaved"):
-    yours = play(interleaved(4, 8), micro_batches=8)
-    display(draw_lanes({"par is 28.5 ticks, kept 5.5; yours": yours}))
+    show_lanes("par is 28.5 ticks, kept 5.5; yours", interleaved(4, 8), micro_batches=8)
 
 # %%
 dl.check("interleaved")
@@ -180,7 +178,7 @@ dl.check("interleaved")
 # %% [markdown]
 # **Try next:** there's a hole in this par. Let a warm-up grow by one item for each device behind
 # it instead of two, and you still need 28.5 ticks, but keep no more than four. So why does
-# Megatron-LM use two? Play both with `message_ticks=0.25`.
+# Megatron-LM use two? Show both with `message_ticks=0.25`.
 #
 # <details><summary>Answer</summary>
 #
@@ -240,8 +238,7 @@ def zero_bubble(devices, micro_batches):
 
 # %%
 with waits_for("zero_bubble"):
-    yours = play(zero_bubble(4, 8), micro_batches=8)
-    display(draw_lanes({"par is 27 ticks, kept 4; yours": yours}))
+    show_lanes("par is 27 ticks, kept 4; yours", zero_bubble(4, 8), micro_batches=8)
 
 # %%
 dl.check("zero_bubble")

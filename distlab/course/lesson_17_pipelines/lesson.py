@@ -20,7 +20,7 @@
 #
 # - write the order of a pipeline's work as lists, run it, and read its lanes,
 # - say what an order decides and what it never changes,
-# - find out who waits for whom if a pipeline hangs,
+# - find the mistake in an order by playing it,
 # - choose between GPipe, 1F1B, interleaved and zero bubble.
 #
 # **Time:** {minutes}. **Needs:** [lesson 03](03_custom_training_loop.ipynb). No GPU, and nothing
@@ -37,7 +37,7 @@
 # %%
 # %load_ext distlab
 import distlab as dl
-from distlab.course.lesson_17_pipelines.figures import draw_lanes
+from distlab.course.lesson_17_pipelines.figures import draw_lanes, summary
 from distlab.course.lesson_17_pipelines.runs import digits_pipeline
 from distlab.course.lesson_17_pipelines.schedules import gpipe, one_f_one_b
 from distlab.course.lesson_17_pipelines.timetable import play
@@ -84,36 +84,35 @@ draw_lanes({"by hand": run.table})
 
 # %% tags=["predict"]
 order_guess = dl.predict(
-    "Device 0 now has F0, F1, F2, B2, B1, B0; device 1 keeps its list. What happens to the "
-    "gradient of the batch?",
-    [
-        "a part of it is stale: it belongs to older weights",
-        "none arrives: the devices wait for each other",
-        "nothing, but for rounding",
-    ],
+    "Device 0 now has F0, F1, F2, B2, B1, B0; device 1 keeps its list. How many ticks does the "
+    "step take, compared with the order before?",
+    ["fewer", "as many", "more"],
 )
 
 # %%
 turned = pipeline.run([["F0", "F1", "F2", "B2", "B1", "B0"], by_hand[1]])
-same = pipeline.difference(turned) < 1e-6
 draw_lanes({"by hand": run.table, "turned around": turned.table})
 
 # %% tags=["reveal"]
+later = turned.table.ticks - run.table.ticks
 order_guess.reveal(
-    "nothing, but for rounding" if same else "a part of it is stale: it belongs to older weights",
+    "more" if later > 0 else "fewer" if later < 0 else "as many",
     {
-        "nothing, but for rounding": "A sum doesn't depend on the order of what is summed. Only "
-        "the time grew, because B0 and B1 now wait at device 0 until B2 has come.",
-        "a part of it is stale: it belongs to older weights": "It would be if a device updated "
-        "its weights between two micro-batches. Here it updates them once, when all are back.",
-        "none arrives: the devices wait for each other": "They would if device 1 needed something "
-        "from device 0 before it could do B2. It has all three inputs, so it just goes on.",
+        "fewer": "That would be so if B2 were the first to come back. Device 1 still does it last.",
+        "as many": "That would be so if device 0 had nothing to do until B2 is back. By hand, it "
+        "did B0 and B1 in that time.",
+        "more": "The gradients for B0 and B1 are there long before, and now wait at device 0 until "
+        "B2 has come.",
     },
 )
 
+# %% tags=["after-reveal"]
+dl.show("max difference to a single device", pipeline.difference(turned), below=1e-6)
+
 # %% [markdown] tags=["after-reveal"]
-# That makes a bad order hard to notice, because the loss falls exactly as it should, every test of
-# your model passes, and all you lose is time.
+# The gradient is still that of a single device, because a sum doesn't depend on the order of what
+# is summed. That makes a bad order hard to notice: the loss falls exactly as it should, every test
+# of your model passes, and all you lose is time.
 #
 # > **Takeaway.** An order decides how long a step takes and what each device must keep. It never
 # > changes the gradient, as long as all weights are updated together.
@@ -143,8 +142,9 @@ draw_lanes({f"{m} micro-batches": play(gpipe(4, m), m) for m in (4, 16)})
 # %% [markdown]
 # `play` only moves the clock and computes nothing, so you can try an order for more devices than
 # you have. The bubble has the same size in both panels, but with 16 micro-batches it belongs to a
-# longer step and weighs less. For *p* devices and *m* micro-batches its share is (*p* - 1) / (*m*
-# + *p* - 1), so it's the ratio of the two that counts.
+# longer step and weighs less. Here the newest micro-batch comes back first, which costs nothing,
+# because everybody waits for the last one anyway. For *p* devices and *m* micro-batches
+# its share is (*p* - 1) / (*m* + *p* - 1), so it's the ratio of the two that counts.
 #
 # So why not simply take a hundred micro-batches? Because a device must keep what it computed
 # forward until the same micro-batch comes back, and in GPipe everything comes back last. With 16
@@ -209,13 +209,14 @@ for m in (8, 16, 32):
 # Is that only a matter of counting? TensorFlow knows how many bytes its tensors took at the worst
 # moment of a step, so we ask it for both orders of 32 micro-batches:
 
-# %% tags=["after-reveal"]
+# %% tags=["after-reveal", "numbers-within-25%"]
 many = digits_pipeline(devices=4, micro_batches=32)
 peaks = {
     name: peak_bytes(lambda order=order: many.run(order(4, 32)), runs=1)
     for name, order in (("GPipe", gpipe), ("1F1B", one_f_one_b))
 }
-dl.show("GPipe's peak is more than twice as high", peaks["GPipe"] > 2 * peaks["1F1B"])
+dl.show("GPipe's peak, divided by 1F1B's", peaks["GPipe"] / peaks["1F1B"], digits=1)
+dl.show("more than twice as high", peaks["GPipe"] > 2 * peaks["1F1B"])
 
 # %% [markdown] tags=["after-reveal"]
 # > **Takeaway.** 1F1B doesn't make the bubble smaller, but it makes the many micro-batches
@@ -225,15 +226,16 @@ dl.show("GPipe's peak is more than twice as high", peaks["GPipe"] > 2 * peaks["1
 #
 # Too many micro-batches have a price of their own: they get so small that a GPU can't use all of
 # its units, and the global batch may not be cut into so many. 1F1B is also called
-# *PipeDream-Flush*.
+# *PipeDream-Flush*. Megatron-LM counts *p* - *d* - 1 warm-up passes, since its rounds begin with
+# the forward one, for the same order.
 #
 # </details>
 
 # %% [markdown]
-# ## Who waits for whom?
+# ## When a warm-up is wrong
 #
 # The warm-up is where people go wrong, since each device has another one. Suppose that yours is
-# one micro-batch too short on every device: three, two, one, and none.
+# one micro-batch too short on every device.
 
 # %% tags=["predict"]
 short_guess = dl.predict(
@@ -293,8 +295,8 @@ draw_lanes(tables)
 # ## When messages take time
 #
 # So far the clock has delivered every message at once. On a cluster an activation is on its way
-# for a while, and `message_ticks` says for how long. We take half a tick, which is a slow link,
-# because its effect is easy to see then.
+# for a while, in which its sender goes on working, and `message_ticks` says for how long. We take
+# half a tick, which is a slow link, because its effect is easy to see then.
 
 # %% tags=["predict"]
 message_guess = dl.predict(
@@ -323,13 +325,19 @@ message_guess.reveal(
 )
 
 # %% [markdown] tags=["after-reveal"]
-# 1F1B was too frugal: it keeps so few micro-batches that a device must wait for every single
-# message, and with 32 micro-batches it waits even more often. So give it some slack, and let the
-# warm-ups grow by two micro-batches from one device to the next, to one, three, five and seven:
+# 1F1B was too frugal: it has so few micro-batches in hand that a device must wait for every single
+# message. So give it some slack, and let the warm-ups grow by two micro-batches from one device to
+# the next, to one, three, five and seven:
 
 # %% tags=["after-reveal"]
 slack = play(one_f_one_b(4, 8, per_device=2), 8, message_ticks=0.5)
 draw_lanes({"GPipe": slow["GPipe"], "1F1B with slack": slack})
+
+# %% tags=["after-reveal"]
+orders = {"GPipe": gpipe(4, 32), "1F1B": one_f_one_b(4, 32)}
+orders["1F1B with slack"] = one_f_one_b(4, 32, per_device=2)
+for name, order in orders.items():
+    dl.show(f"{name}, 32 micro-batches", summary(play(order, 32, message_ticks=0.5)))
 
 # %% [markdown] tags=["after-reveal"]
 # Now it's as fast as GPipe, and it keeps at most seven micro-batches, of 8 as well as of 32.
@@ -361,11 +369,11 @@ draw_lanes({name: runs[name].table for name in ("1F1B", "interleaved")})
 # The pale boxes are second pieces, and the grey triangles at both ends are half as wide, because
 # every device gets its first work and hands in its last in half of the time. You pay with more
 # messages, because each micro-batch is sent seven times in each direction and not three, and the
-# devices keep a bit more.
+# devices keep a bit more, where a piece counts half.
 #
-# That's the order which brought Llama from 100 to 128 tokens a second. The page states eight
-# devices in a pipeline, but not how many micro-batches *m* there were, and not how many pieces.
-# With two pieces, which *m* would explain a factor of 1.28?
+# That's the order of torchtitan's 128 tokens. The page states eight devices in a pipeline, but
+# neither the number of micro-batches *m* nor that of pieces. With two pieces, which *m* would
+# explain a factor of 1.28?
 
 # %%
 for m in (8, 16, 32):
@@ -374,7 +382,10 @@ for m in (8, 16, 32):
 
 # %% [markdown]
 # Eight micro-batches would explain it, which are few for eight devices and leave nearly half of
-# the time of 1F1B idle. With 32 of them you'd hardly notice the order.
+# the time of 1F1B idle. And torchtitan's [default][default] was then a micro-batch for each
+# device, so it was eight if nobody changed it. With 32 of them you'd hardly notice the order.
+#
+# [default]: https://github.com/pytorch/torchtitan/pull/781
 #
 # > **Takeaway.** Two pieces on each device halve the bubble, and send more than twice as many
 # > messages.
@@ -382,8 +393,8 @@ for m in (8, 16, 32):
 # <details><summary>Fine print</summary>
 #
 # torchtitan's memory fell from 82.5 to 72.7 GiB at the same time. Counting micro-batches doesn't
-# explain that, since interleaved keeps more of them than 1F1B, and the page gives no reason. Our
-# warm-ups, which are Megatron-LM's, have slack for the messages. Interleaving needs a number of
+# explain that, since interleaved never keeps fewer of them than 1F1B, and the page gives no reason.
+# Our warm-ups, which are Megatron-LM's, have slack for the messages. Interleaving needs a number of
 # micro-batches that is a multiple of the devices, and it needs enough layers for all pieces.
 #
 # </details>
@@ -466,12 +477,22 @@ from distlab.course.lesson_17_pipelines.view import explore_pipeline
 explore_pipeline()
 
 # %% [markdown]
+# <details><summary>Our answer</summary>
+#
+# On four devices, zero bubble saves six ticks of 1F1B's 21 for four micro-batches, and also six of
+# 57 for 16. That's a tenth of the step, and with more micro-batches we'd no longer bother.
+#
+# </details>
+#
 # | order | idle, four devices and eight micro-batches | kept at most | choose it if |
 # |---|---|---|---|
 # | GPipe | 27 % | 8, so all | you have memory to spare |
 # | 1F1B | 27 % | 4, or 7 with slack | you can take many micro-batches |
-# | interleaved | 16 % | 5.5 | you can't, and your links are fast |
+# | interleaved | 16 % | 5.5, as a piece counts half | you can't, and your links are fast |
 # | zero bubble | 11 % | 4 | you can't, and your framework cuts backward passes |
+#
+# So what brought Llama from 100 to 128 tokens a second? torchtitan went from 1F1B to interleaved,
+# which leaves less idle time where micro-batches are few.
 #
 # But first ask whether you need a pipeline at all. It makes you cut the model into stages, balance
 # them and think in ticks, while sharding (lesson 16) leaves your model as it is. A pipeline wins
@@ -484,19 +505,21 @@ explore_pipeline()
 #
 # <details><summary>Fine print</summary>
 #
-# The table's messages take no time. The longer theirs take, the less an interleaved order saves,
-# since it has twice as many of them. Our four devices share the cores of one machine, which is why
-# we count ticks and not seconds.
+# The table's messages take no time. The longer they take, the less interleaved saves compared with
+# 1F1B with slack, since it has twice as many. With half a tick for each, zero bubble is the fastest
+# and keeps four, because a W is work in hand, too. Our four devices share the cores of one machine,
+# which is why we count ticks and not seconds.
 #
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# `torch.distributed.pipelining` has all four, as `ScheduleGPipe`, `Schedule1F1B`,
-# `ScheduleInterleaved1F1B` and `ScheduleInterleavedZeroBubble`. Inside they are lists like yours,
-# in which `2F0` is micro-batch 0 forward through stage 2, and torchtitan takes a schedule of your
-# own as a CSV file. In JAX you write the pipeline with `shard_map` and `ppermute`, and the
-# compiler derives the backward pass, while `tf.distribute` has no pipeline.
+# `torch.distributed.pipelining` has the first three, as `ScheduleGPipe`, `Schedule1F1B` and
+# `ScheduleInterleaved1F1B`, and `ScheduleInterleavedZeroBubble`, which puts off weights' halves
+# with several pieces on each device. Inside they are lists like yours, in which `2F0` is
+# micro-batch 0 forward through stage 2, and torchtitan takes a schedule of your own as a CSV file.
+# In JAX you write the pipeline with `shard_map` and `ppermute`, and the compiler derives the
+# backward pass, while `tf.distribute` has no pipeline.
 #
 # </details>
 
