@@ -114,7 +114,12 @@ COMMANDS = [
     ("--version", 0, f"distlab {distlab.__version__}", None),
     ("doctor", 0, 'pip install "distlab[lab]"', None),
     ("lab mine", 2, LAB, None),
-    ("lab mine --lay-only", 0, "mine: ", r"mine/(notebooks|exercises|docs|course\.md|AGENTS\.md|\.distlab)"),
+    (
+        "lab mine --lay-only",
+        0,
+        "mine: ",
+        r"mine/(notebooks|exercises|docs|course\.md|AGENTS|\.distlab)",
+    ),
     ("progress mine", 0, "tasks passed", None),
     ("grade mine --out graded", 2, LAB, None),
     ("exercise new 20_own", 0, "new  20_own.py", r"\w*20_own\.py"),
