@@ -218,7 +218,7 @@ for rank, mine in enumerate(chunks):
 
 # %% [markdown]
 # Both halves together are the ring all-reduce. You will meet each half alone in [lesson
-# 18](18_split_layer_and_text.ipynb): if rank r updates only the weights of its chunk, it needs
+# 16](16_shard_everything.ipynb): if rank r updates only the weights of its chunk, it needs
 # the optimizer's state of that chunk only. The all-gather then sends new weights in place of sums.
 # This is the first stage of ZeRO, which saves the memory of large models.
 

@@ -149,8 +149,8 @@ held_guess.reveal(
 #
 # If a step doesn't fit, you'll be tempted to divide the model at once. Look first at which part of
 # it is too large, because two of the four parts can shrink on a single device. Activations shrink
-# with smaller micro-batches, or if you recompute them (lesson 15). The optimizer's state depends
-# only on which optimizer you take, and that's one line:
+# with smaller micro-batches, or if you recompute them ([lesson 15](15_fit_into_memory.ipynb)). The
+# optimizer's state depends only on which optimizer you take, and that's one line:
 
 # %% tags=["predict"]
 state_guess = dl.predict(
