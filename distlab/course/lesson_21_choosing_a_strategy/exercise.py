@@ -29,7 +29,7 @@ dl.show("devices", len(devices), expected=4)
 # ## Task 1: choose and defend
 #
 # What would you do in each case, and which fact decides? `choose(case)` takes a letter and returns
-# two names, an answer and its reason. Each is worth half a point.
+# two names, an answer and its reason, each worth half a point. About 8 lines.
 #
 # - **A.** A model learns only from batches of **4** examples. It fits on one GPU, where one example
 #   takes as long as four. A host with eight GPUs is free.
