@@ -14,6 +14,7 @@ from distlab.course.checks.check import Check
 from distlab.course.checks.criteria import Compared, Form, Holds
 from distlab.course.checks.registry import stem_of, stems
 from distlab.course.checks.report import AS_HANDED_OUT, Ending, Report
+from distlab.course.checks.run_check import UNREADABLE
 
 _DIRECTION_AT, _ALL_FROM = 2, 3
 
@@ -22,18 +23,20 @@ def with_help(check: Check, report: Report, *, tries: int) -> Report:
     """Returns a report with the help that a failed try gets."""
     if tries >= _ALL_FROM:
         return with_section(check, replace(report, hint=check.hint))
-    # The feedback on a mistake asks a question of its own, and an error comes first, as does the
-    # form of an answer: a question about the concept would lead away from it.
-    answered = report.mistake or report.failure or _form_is_missed(check, report)
-    question = "" if answered else check.question
+    # The feedback on a mistake asks a question of its own; an error or a wrong form comes first.
+    says_enough = report.mistake or report.failure or has_wrong_form(check, report)
+    question = "" if says_enough else check.question
     direction = check.direction or check.hint
     return replace(report, question=question, hint=direction if tries >= _DIRECTION_AT else "")
 
 
-def _form_is_missed(check: Check, report: Report) -> bool:
-    forms = [gate.criterion for gate in check.criteria if isinstance(gate, Form)]
-    labels = [form.label for form in forms if isinstance(form, Compared | Holds)]
-    return any(not row.passed and row.label in labels for row in report.criteria)
+def has_wrong_form(check: Check, report: Report) -> bool:
+    """Returns whether an answer's form is wrong, so that nothing of its content was judged."""
+    forms = {UNREADABLE}
+    for requirement in check.criteria:
+        if isinstance(requirement, Form) and isinstance(requirement.criterion, Compared | Holds):
+            forms.add(requirement.criterion.label)
+    return any(not each.passed and each.label in forms for each in report.criteria)
 
 
 def with_section(check: Check, report: Report) -> Report:

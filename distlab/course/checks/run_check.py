@@ -33,6 +33,7 @@ from distlab.process_state import kept_state
 _ROUNDING = 1e-6
 DEFAULT_SEEDS = Cost.TENSORFLOW.seeds
 _MOST_PRINTED = 1000
+UNREADABLE = "the form of the answer"  # the criterion of an answer that a judge fails on
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def _judge(check: Check, seed: int, outputs: Plain) -> Verdict:
         return check.verdict(_fresh_inputs(check, seed), outputs)
     except Exception as error:  # a judge may fail on an answer of a different form
         unread = f"the check cannot read it ({type(error).__name__}: {error})"
-        return Verdict.of(Criterion("the form of the answer", False, unread, shown(outputs)))
+        return Verdict.of(Criterion(UNREADABLE, False, unread, shown(outputs)))
 
 
 def _merged(verdicts: Sequence[Verdict]) -> tuple[Criterion, ...]:

@@ -28,6 +28,7 @@ from distlab.course.checks import (
     Verdict,
     notebook_check,
 )
+from distlab.course.checks.criteria import Form
 from distlab.course.checks.notebook_check import check
 from distlab.course.checks.registry import checks_of
 from distlab.course.checks.rubric import RubricRow, WrittenReport
@@ -269,6 +270,19 @@ def test_help_comes_in_three_steps_and_begins_again_after_a_pass(registered):
     )
     check(CHECK, combine)
     assert check(CHECK, lambda sums, counts: sums.nothing).question == ""
+
+
+def test_an_answer_of_a_wrong_form_gets_no_question_about_its_content():
+    form = Form("a number", lambda given, out: np.ndim(out["mean"]) == 0, key="mean")
+    formed = dataclasses.replace(CHECK, criteria=(form, *CHECK.criteria))
+    assert check(formed, lambda sums, counts: [1.0, 2.0]).question == ""
+    assert check(formed, lambda sums, counts: 1.0).question == CHECK.question
+
+    def unread(given, out):
+        return out["mean"]["missing"]
+
+    unreadable = dataclasses.replace(CHECK, criteria=(Holds("a sum", unread, "none"),))
+    assert check(unreadable, lambda sums, counts: 1.0).question == ""
 
 
 def test_what_is_printed_is_in_the_report_only_and_html_is_escaped(capsys):
