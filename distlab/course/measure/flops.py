@@ -3,6 +3,7 @@
     step = gradients_of(model, loss)                     # or the model itself, for a forward pass
     flops_of(profiler_products(step, x, y))              # by TensorFlow's profiler
     flops_of(xla_products(step, x, y))                   # by the program that XLA is given
+    profiler_others(step, x, y)                          # what isn't a product, by the profiler
 
 Both list the step's matrix products, which do nearly all of a transformer's work: a product of an
 [a, b] and a [b, c] matrix takes 2 abc FLOPs. Nothing runs on data, so the counts depend on shapes
@@ -80,6 +81,32 @@ def profiler_products(function: Callable[..., Any], *batch: Any) -> list[Product
         InvalidArgument: The function calls another `tf.function` or has a loop, into which the
             profiler doesn't look.
     """
+    operations, counted = _profiled(function, batch)
+    return [
+        Product(name=each.name, kind=each.type, flops=counted.get(each.name, 0))
+        for each in operations
+        if each.type in _PRODUCTS
+    ]
+
+
+def profiler_others(function: Callable[..., Any], *batch: Any) -> int:
+    """Returns the FLOPs that TensorFlow's profiler counts outside of matrix products.
+
+    Args:
+        function: As for `profiler_products`.
+        batch: Its arguments, as tensors or arrays.
+
+    Raises:
+        InvalidArgument: As for `profiler_products`.
+    """
+    operations, counted = _profiled(function, batch)
+    return sum(counted.get(each.name, 0) for each in operations if each.type not in _PRODUCTS)
+
+
+def _profiled(
+    function: Callable[..., Any], batch: tuple[Any, ...]
+) -> tuple[list[Any], dict[str, int]]:
+    """Returns a function's operations, and the profiler's FLOPs by an operation's name."""
     import tensorflow as tf
 
     tensors = [tf.convert_to_tensor(part) for part in batch]
@@ -98,11 +125,7 @@ def profiler_products(function: Callable[..., Any], *batch: Any) -> list[Product
             graph, run_meta=tf.compat.v1.RunMetadata(), cmd="scope", options=options
         )
     counted = {node.name: int(node.float_ops) for node in _nodes(root)}
-    return [
-        Product(name=each.name, kind=each.type, flops=counted.get(each.name, 0))
-        for each in operations
-        if each.type in _PRODUCTS
-    ]
+    return operations, counted
 
 
 def xla_products(

@@ -6,15 +6,18 @@ import keras
 import pytest
 import tensorflow as tf
 
-from distlab.course.figures.timeline import draw_timeline
+from distlab.course.figures.timeline import draw_timeline, one_operation
+from distlab.course.measure import timeline
 from distlab.course.measure.timeline import (
     COMPUTE,
     Event,
     ProfileError,
     busy_ms,
+    covered_ms,
     events_in,
     kind_of,
     overlap_ms,
+    record_quickest,
     record_timeline,
 )
 from distlab.errors import UnsupportedEnvironment
@@ -68,6 +71,33 @@ def test_a_timeline_is_drawn_with_a_lane_a_thread_and_in_words(fitted):
     assert set(lanes) <= {each.thread for each in fitted}
     assert figure.alt.startswith("Keras fits. Timelines of threads")
     assert "backward" in figure.alt
+
+
+def test_a_timeline_is_coloured_by_what_a_caller_asks(fitted):
+    assert {each.work for each in fitted} >= {"products", "other operations", "waits"}
+    assert all(each.operation.endswith("MatMul") for each in fitted if each.work == "products")
+    by_work = draw_timeline({"fit": fitted}, title="Work", by=lambda event: event.work)
+    assert [text.get_text() for text in by_work.legends[0].get_texts()][:2] == [
+        "products",
+        "other operations",
+    ]
+    products = covered_ms(each for each in fitted if each.work == "products")
+    assert f"products {products:.0f} ms" in by_work.alt
+    one = draw_timeline({"fit": fitted}, title="One", by=one_operation("MatMul"))
+    legend = [text.get_text() for text in one.legends[0].get_texts()]
+    assert legend[:2] == ["MatMul", "other operations"]
+
+
+def test_the_quickest_of_several_recordings_is_kept(monkeypatch):
+    def lasting(ms):
+        event = Event(
+            start_ms=0, ms=ms, thread="python 1", kind="forward", operation="Mul", name="Mul"
+        )
+        return [event]
+
+    found = iter([lasting(5.0), lasting(2.0), lasting(3.0)])
+    monkeypatch.setattr(timeline, "record_timeline", lambda function: next(found))
+    assert record_quickest(lambda: None, rounds=3) == lasting(2.0)
 
 
 @pytest.mark.parametrize(
