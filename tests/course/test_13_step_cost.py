@@ -59,9 +59,21 @@ def test_costs_are_judged():
             "attention_forgotten": {" + 12 * layers * d * length": ""},
             "embedding_as_product": {"layers * layer + table  #": "layers * layer + 2 * table  #"},
             "one_text": {"batch * length *": "length *"},
+            "six_n": {"6 * weights + 12 * layers * d * length": "6 * parameters"},
+            "norms_multiplied": {"= layers * layer + table  #": "= parameters - table  #"},
         },
     )
     assert_mistakes_are_caught(COST, wrong, earned=1.5)
+    tables_and_no_pairs = edited(
+        "transformer_cost",
+        {
+            " + 12 * layers * d * length": "",
+            "layers * layer + table  #": "layers * layer + 2 * table  #",
+        },
+    )
+    assert_mistakes_are_caught(COST, {"six_n": tables_and_no_pairs}, earned=1.5)
+    all_parameters = edited("transformer_cost", {"6 * weights": "6 * parameters"})
+    assert_mistakes_are_caught(COST, {"embedding_as_product": all_parameters}, earned=1.5)
     assert_mistakes_are_caught(
         COST,
         {"tied_tables": edited("transformer_cost", {"d + 2 * table": "d + table"})},
@@ -78,13 +90,16 @@ def test_costs_are_judged():
     assert_mistakes_are_caught(COST, both, earned=0)
     said = {"two numbers, the parameters": lambda sizes, length, batch: 7}
     assert_feedback_says(COST, said)
+    halved = edited("transformer_cost", {"batch * length *": "0.7 * batch * length *"})
+    assert_feedback_says(COST, {"key_heads 1; and Llama 3 8B with length 8192": halved}, earned=1.5)
 
 
 # --- mfu
 
 
 def mfu_from_seconds(run):
-    missing = [key for key, value in run.items() if value is None]
+    used = run.keys() - {"name", "published"}
+    missing = [key for key in used if run[key] is None]
     if missing:
         raise ValueError(f"missing: {missing}")
     secs_of_a_token = 1 / run["tokens_per_sec"]
@@ -119,6 +134,10 @@ def test_mfus_are_judged():
     )
     assert_mistakes_are_caught(MFU, {"guessed_for_missing": guessed}, earned=3)
     unnamed = edited("mfu", {"doesn't state {name!r}": "says too little"})
+    names = '("parameters", "embedding", "layers", "width", "length", "peak", "tokens_per_sec")'
+    all_asked = edited("mfu", {names: "run"})
+    assert_mistakes_are_caught(MFU, {"published_asked": all_asked}, earned=0)
+    assert_feedback_says(MFU, {"yours returned [None": lambda run: None})
     assert_feedback_says(MFU, {"for a run without": unnamed}, earned=3)
 
 
@@ -137,8 +156,30 @@ def costliest_by_ticks(events):
     return [name, spent[name] / (cuts[-1] - cuts[0])]
 
 
+def costliest_by_spans(events, *, last_end=max):
+    """Joins what overlaps into spans."""
+    rows = {}
+    for _, name, start, ms in sorted(events, key=lambda event: event[2:]):
+        spans = rows.setdefault(name, [])
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = last_end(spans[-1][1], start + ms)
+        else:
+            spans.append([start, start + ms])
+    ends = [end for spans in rows.values() for _, end in spans]
+    first = min(start for spans in rows.values() for start, _ in spans)
+    del rows["waits"]
+    busy = {name: sum(end - start for start, end in spans) for name, spans in rows.items()}
+    name = max(busy, key=busy.get)
+    return name, busy[name] / (max(ends) - first)
+
+
 def test_costliest_operations_are_judged():
     assert_right_answers_pass(COSTLIEST, costliest_by_ticks)
+    assert_right_answers_pass(COSTLIEST, costliest_by_spans)
+    spans = functools.partial(costliest_by_spans, last_end=lambda _, end: end)
+    assert_mistakes_are_caught(COSTLIEST, {"nested_ends": lambda events: spans(events)}, earned=0)
+    sweep = edited("costliest", {"until = max(until, end)": "until = end"})
+    assert_mistakes_are_caught(COSTLIEST, {"nested_ends": sweep}, earned=2)
     wrong = edited_solutions(
         STEM,
         "costliest",
@@ -210,45 +251,60 @@ def test_the_recording_says_what_the_lesson_says():
         assert plain[wide] > 1.2 * plain[narrow]
     gains = [row.mfu / plain[row.width] for row in recording.mfu if row.xla]
     assert gains[0] == max(gains) > 1.1
+    steps = {row.width: row for row in recording.mfu if not row.xla}
+    assert steps[256].flops / steps[64].flops == pytest.approx(13.6, abs=0.05)
+    assert 4 < steps[256].step_secs / steps[64].step_secs < 5.5
     secs = {product.rows: product.secs for product in recording.products}
-    assert secs[32] < 1.5 * secs[1]
+    assert secs[32] < 1.8 * secs[1]
+    assert 0.01 < (secs[32] - secs[1]) / 31 / secs[1] < 0.03
+    assert recording.tiny_secs < 0.8 * secs[1]
+    share, flops = recording.products_share, 0.97
+    assert share < 0.5
+    assert (1 - share) / (1 - flops) > 24 * share / flops
     beside = {
         name: overlap_ms(events, "input", COMPUTE) / busy_ms(events, "input")
         for name, events in recording.timelines.items()
     }
     assert beside["without prefetch"] < 0.1
     assert beside["with prefetch"] > 0.5
+    computes = [busy_ms(events, *COMPUTE) for events in recording.timelines.values()]
+    assert computes == pytest.approx(computes[::-1], rel=0.15)
+    threads = {
+        name: {event.thread for event in events if event.kind == "input"}
+        for name, events in recording.timelines.items()
+    }
+    ahead = threads["with prefetch"] - threads["without prefetch"]
+    assert ahead == {"tf_data_iterator_resource 1"}
 
 
-def products_and_all(length):
-    """The FLOPs of the lesson's step: by hand, the profiler's products, and all it counts."""
-    import tensorflow as tf
-
+def products_and_others(length):
+    """The FLOPs of the lesson's step: by hand, the profiler's products, and what else it counts."""
     from distlab.course.lesson_13_step_cost.runs import TrainingStep
-    from distlab.course.measure.flops import flops_of, profiler_products, xla_products
+    from distlab.course.measure.flops import (
+        flops_of,
+        profiler_others,
+        profiler_products,
+        xla_products,
+    )
 
     step = TrainingStep(64, length=length, rows=8)
     profiled = profiler_products(step.gradients, *step.batch)
     right = {each.name: each.flops for each in xla_products(step.gradients, *step.batch)}
     wrong = {each.kind for each in profiled if each.flops != right[each.name]}
-    graph = tf.function(step.gradients).get_concrete_function(*step.batch).graph
-    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
-    options["output"] = "none"
-    everything = tf.compat.v1.profiler.profile(graph, cmd="scope", options=options)
-    return sum(right.values()), flops_of(profiled), everything.total_float_ops, wrong
+    others = profiler_others(step.gradients, *step.batch)
+    return sum(right.values()), flops_of(profiled), others, wrong
 
 
 def test_the_products_are_nearly_all_flops():
-    by_hand, profiled, everything, wrong = products_and_all(length=128)
+    by_hand, profiled, others, wrong = products_and_others(length=128)
     assert by_hand == 3 * 8 * 128 * (2 * (2 * 12 * 64**2 + 64 * 128) + 2 * 4 * 128 * 64)
     assert by_hand > 1.25 * profiled
-    others = everything - profiled
     assert 0.95 < by_hand / (by_hand + others) < 0.98
     assert wrong == {"Einsum", "BatchMatMulV2"}
 
 
 def test_at_a_length_of_the_width_only_the_first_mistake_shows():
-    *_, wrong = products_and_all(length=64)
+    *_, wrong = products_and_others(length=64)
     assert wrong == {"Einsum"}
 
 
@@ -256,7 +312,9 @@ def test_the_view_has_the_flops_of_the_lesson():
     view = explore_flops()
     figure = view.draw_now(width=64, length=1024, batch=8, layers=2)
     per_token = 6 * (2 * 12 * 64**2 + 64 * 128) + 12 * 2 * 64 * 1024
-    assert figure.get_suptitle() == f"{shown_flops(8 * 1024 * per_token)} in a step"
+    assert figure.get_suptitle() == (
+        f"{shown_flops(8 * 1024 * per_token)} in a step: width 64, 1,024 tokens"
+    )
     assert [shown_flops(flops) for flops in (12, 855_638_016, 4.2e15, 3e18)] == [
         "12 FLOP",
         "856 MFLOP",

@@ -19,6 +19,7 @@ from distlab.course.checks import (
     Inputs,
     Observed,
     Plain,
+    Raises,
 )
 from distlab.course.lesson_13_step_cost.published import H100_PEAK, LLAMA_3_8B, PUBLISHED
 
@@ -47,6 +48,19 @@ def _cost_inputs(seed: int) -> Inputs:
     return {"cases": cases}
 
 
+def _cost_asked(given: Inputs) -> str:
+    """Says which calls the values belong to, in their order."""
+    sizes, length, batch = given["cases"][0]
+    said = ", ".join(f"{key} {value}" for key, value in sizes.items())
+    wide, many, shared = (given["cases"][place] for place in (2, 3, 4))
+    return (
+        f"values of 6 calls: a model with {said}, length {length}, batch {batch}; then with "
+        f"length {given['cases'][1][1]}; vocabulary {wide[0]['vocabulary']}; layers "
+        f"{many[0]['layers']} and batch {many[2]}; key_heads {shared[0]['key_heads']}; and "
+        "Llama 3 8B with length 8192, batch 2"
+    )
+
+
 def _cost_call(transformer_cost: Callable[..., Any], inputs: Inputs) -> Plain:
     found = [
         transformer_cost(dict(sizes), length, batch) for sizes, length, batch in inputs["cases"]
@@ -67,6 +81,7 @@ def _cost_reference(
     per_weight: int = 2,
     attention: bool = True,
     embedding: bool = False,
+    norms: bool = False,
     tied: bool = False,
     shared_keys: bool = True,
     gated: bool = True,
@@ -80,8 +95,9 @@ def _cost_reference(
         layer = 2 * width * width + 2 * width * keys + (3 if gated else 2) * width * hidden
         table = sizes["vocabulary"] * width
         products = sizes["layers"] * layer + table * (2 if embedding else 1)
-        norms = 2 * width * sizes["layers"] + width
-        parameters.append(float(sizes["layers"] * layer + norms + table * (1 if tied else 2)))
+        scales = 2 * width * sizes["layers"] + width
+        products += scales if norms else 0
+        parameters.append(float(sizes["layers"] * layer + scales + table * (1 if tied else 2)))
         tokens = length * (1 if one_text else batch)
         pairs = 2 * sizes["layers"] * length * width if attention else 0
         flops.append(float(passes * per_weight * tokens * (products + pairs)))
@@ -120,8 +136,8 @@ COST = Check(
             lambda given, out: out["other"] == "" and out["parameters"] is not None,
             key="other",
         ),
-        _Ratio("parameters", "the parameters", atol=1e-9, points=1.5),
-        _Ratio("flops", "the FLOPs of a training step", atol=1e-9, points=2.5),
+        _Ratio("parameters", "the parameters", atol=1e-9, points=1.5, asked=_cost_asked),
+        _Ratio("flops", "the FLOPs of a training step", atol=1e-9, points=2.5, asked=_cost_asked),
     ),
     hint="A layer has 2 d² weights for queries and output, 2 d² · key_heads / heads for keys and "
     "values, and 3 d · hidden. A step takes 6 FLOPs for each token and each weight of layers and "
@@ -144,7 +160,22 @@ COST = Check(
             "much too small, and in a short one it's hardly wrong. Which two products of a layer "
             "grow with the square of the length?"
         ),
-        Fault("embedding_as_product", sees="flops", embedding=True).feedback(
+        Fault("six_n", sees="flops", attention=False, embedding=True, norms=True)
+        .or_with(attention=False, embedding=True)
+        .feedback(
+            "You took 6 FLOPs for each parameter and token, the rule of thumb from papers. It "
+            "lets the embedding multiply, and it has no products of tokens with tokens, so it "
+            "doesn't hold for small models and long texts. Which parameters does no product use, "
+            "and which products use no parameter?"
+        ),
+        Fault("norms_multiplied", sees="flops", norms=True).feedback(
+            "You let the norms' weights count as a product. Your FLOPs are a little too large, "
+            "because a norm scales numbers one by one and sums nothing over the width. Which of "
+            "the parameters belong to a matrix that multiplies a token?"
+        ),
+        Fault("embedding_as_product", sees="flops", embedding=True)
+        .or_with(embedding=True, norms=True)
+        .feedback(
             "You let each token multiply the whole embedding. With a vocabulary of 128,256 that's "
             "a large number for a lookup: the layer reads one row for each token. Which of the "
             "two tables of V · d weights does a product use?"
@@ -180,7 +211,9 @@ _NUMBERS = ("parameters", "embedding", "layers", "width", "length", "peak", "tok
 def _mfu_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     own = {
-        "name": "a run of your own",
+        # Its page gives neither a name nor an MFU, which don't enter.
+        "name": None,
+        "published": None,
         "parameters": int(draw.integers(2, 9)) * 10**8,
         "embedding": int(draw.integers(2, 9)) * 10**7,
         "layers": int(draw.integers(12, 40)),
@@ -224,6 +257,10 @@ def _mfu_reference(
     return {"mfu": found, "errors": [_missing(run) for run in given["incomplete"]]}
 
 
+def _are_numbers(values: Plain) -> bool:
+    return all(isinstance(each, (int, float)) for each in values)
+
+
 def _missing(run: Inputs) -> str:
     return "ValueError: " + next(name for name in _NUMBERS if run[name] is None)
 
@@ -256,7 +293,7 @@ MFU = Check(
     criteria=(
         Form(
             "it returns a number for each run",
-            lambda given, out: all(isinstance(each, (int, float)) for each in out["mfu"]),
+            lambda given, out: _are_numbers(out["mfu"]),
             key="mfu",
         ),
         Close("mfu", "the MFU, as a part of 1", atol=2e-3, points=3),
@@ -298,6 +335,11 @@ MFU = Check(
             "You returned percent. The exercise compares a part of 1 with other parts. By what "
             "must you divide?"
         ),
+        Raises("published_asked", r"ValueError: .*(?:name|published)").feedback(
+            "Your function refuses a run whose page gives no name or no MFU, although neither "
+            "enters the calculation. So it gives no MFU for a page that has none, where you'd need "
+            "it most. Which of the run's numbers do you calculate with?"
+        ),
         Observed(
             "none_multiplied",
             lambda given, out: any("unsupported operand" in said for said in out["errors"]),
@@ -307,7 +349,10 @@ MFU = Check(
         ),
         Observed(
             "guessed_for_missing",
-            lambda given, out: any(said.startswith("returned") for said in out["errors"]),
+            lambda given, out: (
+                _are_numbers(out["mfu"])
+                and any(said.startswith("returned") for said in out["errors"])
+            ),
         ).feedback(
             "Where a page leaves a number out, your function returns something all the same. A "
             "reader takes it for a measurement. What should happen instead?"
@@ -330,7 +375,9 @@ def _costliest_inputs(seed: int) -> Inputs:
     at = round(float(draw.uniform(20, 40)), 3)
     for _ in range(4):
         long, both = float(draw.uniform(9, 11)), float(draw.uniform(6, 7))
+        # Two short ones lie within the long one, apart from each other.
         events += [["compute 1", busy, at, long], ["compute 2", busy, at + 1, 2.0]]
+        events.append(["compute 2", busy, at + 5, 1.5])
         at += long
         events += [[f"compute {thread}", twice, at, both] for thread in (1, 2)]
         events.append(["compute 3", twice, at + 1, both - 3])
@@ -360,15 +407,30 @@ def _costliest_call(costliest: Callable[..., Any], inputs: Inputs) -> Plain:
     }
 
 
-def _busy_ms(events: Iterable[Any], *, overlaps: bool) -> float:
-    """The milliseconds of some events, those that run at once counted once or added."""
+def _busy_ms(events: Iterable[Any], *, overlaps: bool, last_ends: str = "") -> float:
+    """The milliseconds of some events, those that run at once counted once or added.
+
+    Args:
+        events: As the learner gets them.
+        overlaps: Adds up what runs at once.
+        last_ends: What the end of a nested event ends, too early: the `span` of all that overlap,
+            or the `sweep` over what is covered.
+    """
     rows = sorted((float(start), float(start + ms)) for _, _, start, ms in events)
     if overlaps:
         return sum(end - start for start, end in rows)
+    if last_ends == "span":
+        spans: list[list[float]] = []
+        for start, end in rows:
+            if spans and start <= spans[-1][1]:
+                spans[-1][1] = end
+            else:
+                spans.append([start, end])
+        return sum(end - start for start, end in spans)
     total, until = 0.0, float("-inf")
     for start, end in rows:
         total += max(0.0, end - max(start, until))
-        until = max(until, end)
+        until = end if last_ends == "sweep" else max(until, end)
     return total
 
 
@@ -379,6 +441,7 @@ def _costliest_reference(
     waits: bool = False,
     by_count: bool = False,
     of_busy: bool = False,
+    last_ends: str = "",
 ) -> Plain:
     """The operation that runs for most of the wall time, and its share of that time."""
     by_name: dict[str, list[Any]] = {}
@@ -386,7 +449,7 @@ def _costliest_reference(
         if waits or event[1] != "waits":
             by_name.setdefault(event[1], []).append(event)
     cost: dict[str, float] = {
-        name: len(rows) if by_count else _busy_ms(rows, overlaps=overlaps)
+        name: len(rows) if by_count else _busy_ms(rows, overlaps=overlaps, last_ends=last_ends)
         for name, rows in by_name.items()
     }
     name = max(cost, key=lambda each: cost[each])
@@ -394,7 +457,7 @@ def _costliest_reference(
     wall = max(start + ms for *_, start, ms in given["events"]) - first
     if of_busy:
         wall = _busy_ms(itertools.chain(*by_name.values()), overlaps=overlaps)
-    share = _busy_ms(by_name[name], overlaps=overlaps) / wall
+    share = _busy_ms(by_name[name], overlaps=overlaps, last_ends=last_ends) / wall
     return {"other": "", "operation": name, "share": share}
 
 
@@ -425,6 +488,13 @@ COSTLIEST = Check(
             "You added up the events of both threads, so an operation that runs on two threads at "
             "once counts twice, and shares can exceed 100 %. How long did a clock on the wall run "
             "meanwhile?"
+        ),
+        Fault("nested_ends", sees="share", last_ends="span")
+        .or_with(last_ends="sweep")
+        .feedback(
+            "An event that lies within a longer one ends your count where the short one ends, "
+            "although the long one goes on. So you count too little or too much wherever events "
+            "nest. Which of the two ends must you go on from?"
         ),
         Fault("waiting_as_work", sees=("operation", "share"), waits=True).feedback(
             "Your costliest operation is the wait for a batch. It's the longest entry, and nothing "

@@ -22,7 +22,7 @@
 from IPython.display import display
 
 import distlab as dl
-from distlab.course.figures.timeline import draw_timeline
+from distlab.course.figures.timeline import draw_timeline, one_operation
 from distlab.course.lesson_13_step_cost.published import (
     LLAMA_3_8B,
     LLAMA_3_8B_PARAMETERS,
@@ -145,6 +145,9 @@ with waits_for("mfu"):
         dl.show(run["name"], percent)
 
 # %% [markdown]
+# Your 33.7 % becomes the page's 33 % if the decimals are cut off, as they seem to be there.
+
+# %% [markdown]
 # **Try next:** with float8 products the same page reports 8,532 tokens a second, and no MFU. Why?
 #
 # <details><summary>Answer</summary>
@@ -159,7 +162,8 @@ with waits_for("mfu"):
 #
 # Which kind of operation takes the largest part of a step? `costliest(events)` should return its
 # name and its share of the whole time, from the first start to the last end. The function below
-# adds up what overlaps, so it names the wrong operation, with a share above 1. Repair it.
+# adds up what overlaps, so its share is too large, and in some timelines it names the wrong
+# operation. Repair it.
 #
 # - An event is `(thread, operation, start_ms, ms)`, and events come in any order.
 # - Two threads can run the same operation at the same time, and an event can lie within another.
@@ -222,7 +226,8 @@ with waits_for("costliest"):
         ]
         operation, share = costliest(rows)
         dl.show(name, f"{operation}, {100 * share:.0f} % of the time")
-    display(draw_timeline(recorded_steps().timelines))
+    by, title = one_operation(operation), "The costliest operation in two steps"
+    display(draw_timeline(recorded_steps().timelines, title=title, by=by))
 
 # %% [markdown]
 # **Try next:** the operation is the same in both, and its share isn't. What would you speed up

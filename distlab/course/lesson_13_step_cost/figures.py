@@ -1,7 +1,8 @@
-"""Figures of lesson 13: MFU by width, and the roofline of recorded products.
+"""Figures of lesson 13: MFU by width, the time of products by rows, and a GPU's roofline.
 
 draw_mfu(recorded_steps().mfu)
-draw_roofline(recorded_steps().products)
+draw_rows(recorded_steps())
+draw_roofline(peak_tflops=989, bytes_per_sec=3.35e12, rows=(1, 32, 295))
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredProduct
+from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, Recording
 from distlab.course.palette import (
     NOTE,
     REFERENCE,
@@ -56,22 +57,24 @@ def draw_mfu(rows: Sequence[MeasuredMfu]) -> Figure:
     )
 
 
-def draw_roofline(rows: Sequence[MeasuredProduct]) -> Figure:
-    """Draws the speed of recorded products against their FLOPs for each byte, below two limits."""
-    figure, axes = panels(height=3.4)
-    places = [row.flops_per_byte for row in rows]
-    speeds = [row.gflops_per_sec for row in rows]
-    peak, bandwidth = max(speeds), speeds[0] / places[0]
-    ridge = peak / bandwidth
-    axes.plot([places[0], ridge, places[-1]], [speeds[0], peak, peak], color=REFERENCE, lw=1)
-    style = {**category(0).line(size=6), "linestyle": "none"}
-    axes.plot(places, speeds, **style)
-    for row in rows[:-1:2]:
+def draw_rows(recording: Recording) -> Figure:
+    """Draws how long recorded products took, against their number of rows."""
+    figure, axes = panels(height=3.2)
+    times = {row.rows: 1e6 * row.secs for row in recording.products}
+    tiny = 1e6 * recording.tiny_secs
+    axes.axhline(tiny, color=REFERENCE, lw=1)
+    said = f"a product of two 8 by 8 matrices: {tiny:,.0f} µs"
+    style = {"fontsize": 9, "color": NOTE, "va": "top", "ha": "right"}
+    axes.annotate(said, (max(times), tiny), xytext=(0, -4), textcoords="offset points", **style)
+    axes.plot(list(times), list(times.values()), **category(0).line(size=5))
+    named = [count for count in (1, 32, max(times)) if count in times]
+    for count in named:
         axes.annotate(
-            f"{row.rows} row" + "s" * (row.rows > 1),
-            (row.flops_per_byte, row.gflops_per_sec),
-            xytext=(-6, 5) if row.flops_per_byte < ridge / 2 else (0, -16),
-            ha="right" if row.flops_per_byte < ridge / 2 else "center",
+            f"{count:,} row{'s' * (count > 1)}: {times[count]:,.0f} µs",
+            (count, times[count]),
+            xytext=(0, 10) if count == 1 else (-8, 4),
+            ha="left" if count == 1 else "right",
+            va="bottom",
             textcoords="offset points",
             fontsize=9,
             color=NOTE,
@@ -79,17 +82,49 @@ def draw_roofline(rows: Sequence[MeasuredProduct]) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlim(places[0] / 2.5, 1.5 * places[-1])
-    axes.set_ylim(speeds[0] / 1.6, 1.6 * peak)
-    label_axes(axes, x="FLOPs for each byte", y="GFLOP/s")
-    points = ", ".join(
-        f"{row.rows} rows {row.gflops_per_sec:.0f} GFLOP/s in {1e6 * row.secs:.0f} µs"
-        for row in rows[:: len(rows) // 5]
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_ylim(min(tiny, *times.values()) / 2, 2 * max(times.values()))
+    label_axes(axes, x="rows of the first factor", y="time", y_unit="µs")
+    points = ", ".join(f"{times[count]:,.0f} µs for {count:,}" for count in times)
+    return finish(
+        figure,
+        title="The first rows cost almost nothing",
+        alt=f"Time of a product of some rows and a 1,024 by 1,024 matrix, by rows: {points}. "
+        f"Below it, {said}.",
     )
+
+
+def draw_roofline(*, peak_tflops: float, bytes_per_sec: float, rows: Sequence[int]) -> Figure:
+    """Draws the most that a data sheet allows, by the FLOPs for each byte that's read.
+
+    Args:
+        peak_tflops: The most TFLOP/s.
+        bytes_per_sec: The most bytes that the memory delivers in a second.
+        rows: Products to mark, with as many rows; each reads weights of 2 bytes.
+    """
+    figure, axes = panels(height=3.2)
+    slope = bytes_per_sec / 1e12
+    ridge, last = peak_tflops / slope, 4 * peak_tflops / slope
+    axes.plot([0.5, ridge, last], [0.5 * slope, peak_tflops, peak_tflops], color=REFERENCE, lw=1.5)
+    says = []
+    for count in rows:
+        best = min(count * slope, peak_tflops)
+        axes.plot([count], [best], **{**category(0).line(size=6), "linestyle": "none"})
+        name = f"{count:,} row{'s' * (count > 1)}: {best:.3g}"
+        place = {"xytext": (8, -4), "ha": "left", "va": "top"}
+        axes.annotate(
+            name, (count, best), textcoords="offset points", fontsize=9, color=NOTE, **place
+        )
+        says.append(f"{name} TFLOP/s")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=10)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(0.4 * slope, 2 * peak_tflops)
+    label_axes(axes, x="FLOPs for each byte that's read", y="at most, TFLOP/s")
     return finish(
         figure,
         title="Few rows wait for memory, many rows for arithmetic",
-        alt=f"Speed of products of some rows and a 1,024 by 1,024 matrix. {points}. The line "
-        f"rises to {ridge:.0f} FLOPs for each byte and is flat beyond.",
+        alt=f"The most that a data sheet allows, by FLOPs for each byte: {', '.join(says)}. The "
+        f"line rises to {ridge:.0f} FLOPs for each byte and is flat beyond.",
     )

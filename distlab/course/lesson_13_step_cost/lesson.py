@@ -15,7 +15,7 @@
 # After this lesson you can
 #
 # - count the FLOPs of a training step by hand, and find out who's right if two counters disagree,
-# - say how much of a machine a step uses, and why a small model uses so little,
+# - say how much of a machine a step uses, and what that depends on,
 # - read in a timeline what a step does with the rest of its time, and choose the remedy.
 #
 # **Time:** {minutes}. **Needs:** [lesson 03](03_custom_training_loop.ipynb) (a training step) and
@@ -41,7 +41,12 @@
 # %%
 import distlab as dl
 from distlab.course.lesson_13_step_cost.runs import TrainingStep
-from distlab.course.measure.flops import flops_of, profiler_products, xla_products
+from distlab.course.measure.flops import (
+    flops_of,
+    profiler_others,
+    profiler_products,
+    xla_products,
+)
 from distlab.course.tiny_transformer import VOCABULARY
 
 dl.show("data set", "Python's own help: nothing is downloaded")
@@ -124,20 +129,23 @@ counter_guess.reveal(
 from collections import Counter
 
 right = {product.name: product.flops for product in compiled}
-wrong = Counter(each.kind for each in profiled if each.flops != right[each.name])
-dl.show("products that the profiler gets wrong", dict(wrong))
+wrong = [each for each in profiled if each.flops != right[each.name]]
+dl.show("products that the profiler gets wrong", dict(Counter(each.kind for each in wrong)))
+one = next(each for each in wrong if each.kind == "BatchMatMulV2")
+dl.show("a BatchMatMulV2", f"{right[one.name]:,} FLOPs, by the profiler {one.flops:,}")
 
 # %% [markdown] tags=["after-reveal"]
 # It makes two mistakes. Keras writes attention as an `Einsum`, for which the profiler has no
-# formula, so it counts nothing for all of the attention. And where the first factor of a batched
-# product is transposed, as in the gradient of a dense layer, it sums over the wrong axis, so here
-# it takes the width of 64 for the length of 128. With a length of 64 you'd never have noticed,
-# because both numbers would be the same.
+# formula, so it counts nothing for all of the attention. And if the first factor of a batched
+# product is transposed, as in some gradients, it counts sums of 64 terms, the width, although they
+# have 128, the length. So it finds half of the FLOPs, and in texts of 64 tokens you'd never have
+# noticed.
 #
 # A wrong count doesn't raise an error. It only makes your machine look a quarter slower than it is,
 # so you'd go looking for a loss that isn't there.
 #
-# Where the work is depends on the sizes, so first make the model wide, and then the text long:
+# Where the work is depends on the sizes. If you can move the controls, first make the model wide,
+# and then the text long:
 
 # %% tags=["after-reveal"]
 from distlab.course.lesson_13_step_cost.view import explore_flops
@@ -167,42 +175,41 @@ explore_flops()
 # its [MFU](../docs/glossary.md#mfu), the *model FLOPs utilization* that [the PaLM
 # paper](https://arxiv.org/abs/2204.02311) introduced. A GPU's best is on its data sheet, while ours
 # is what this machine reaches in a product of two matrices of 1,024 by 1,024. The step and this
-# product are timed in turns, so that whatever else your machine does disturbs both.
+# product are timed in turns, so that what else your machine does disturbs both. On a CPU the
+# seconds are those in which the processor's cores worked for us, added up.
 #
 # With 16 texts of 64 tokens, a step at a width of 256 has 13.6 times the FLOPs of a step at a width
-# of 64.
+# of 64. The question is about the machine of our recording, and yours is timed beside it.
 
 # %% tags=["predict"]
 width_guess = dl.predict(
-    "At a width of 256 the step has 13.6 times the FLOPs of a width of 64. How long does it take?",
-    [
-        "13.6 times as long",
-        "more than 13.6 times as long",
-        "less than 13.6 times as long",
-    ],
+    "At a width of 256 the step has 13.6 times the FLOPs of a width of 64. How long did it take on "
+    "the machine of the recording?",
+    ["about 14 times as long", "about 9 times", "about 5 times", "about 1.5 times"],
 )
 
 # %%
+from distlab.course.lesson_13_step_cost.recorded import recorded_steps
 from distlab.course.lesson_13_step_cost.runs import time_steps
 
-measured = time_steps([64, 256])
-more_flops = measured[256].flops / measured[64].flops
-more_secs = measured[256].step_secs / measured[64].step_secs
-dl.show("times the FLOPs", more_flops, digits=1)
-dl.show("fewer times the seconds", more_secs < 0.8 * more_flops)
+recording = recorded_steps()
+steps = {row.width: row for row in recording.mfu if not row.xla}
+dl.show("recorded on", recording.machine)
+longer = steps[256].step_secs / steps[64].step_secs
+dl.show("times the seconds, recorded", longer, digits=1)
+
+here = time_steps([64, 256])
+dl.show("here less than 11 times", here[256].step_secs < 11 * here[64].step_secs)
 
 # %% tags=["reveal"]
-near = 0.8 < more_secs / more_flops < 1.25
 width_guess.reveal(
-    "13.6 times as long"
-    if near
-    else f"{'less' if more_secs < more_flops else 'more'} than 13.6 times as long",
+    "about 5 times" if 3 < longer < 6.5 else "about 9 times",
     {
-        "13.6 times as long": "It would if FLOPs were all that takes time. The narrow step spends "
-        "much of its time on something else.",
-        "more than 13.6 times as long": "It would if the wide matrices no longer fit into the "
-        "processor's cache. They do, and larger products suit a processor better.",
-        "less than 13.6 times as long": "The wide step uses more of the machine.",
+        "about 14 times as long": "It would if a FLOP took as long in one step as in the other.",
+        "about 9 times": "It would if a FLOP of the wide step took two thirds of the time.",
+        "about 5 times": "A FLOP of the wide step took about a third of the time.",
+        "about 1.5 times": "It would if a FLOP of the wide step took a tenth of the time, so that "
+        "FLOPs would hardly matter.",
     },
 )
 
@@ -211,18 +218,13 @@ width_guess.reveal(
 # MFU:
 
 # %% tags=["after-reveal"]
-from distlab.course.lesson_13_step_cost.figures import draw_mfu, draw_roofline
-from distlab.course.lesson_13_step_cost.recorded import recorded_steps
+from distlab.course.lesson_13_step_cost.figures import draw_mfu, draw_roofline, draw_rows
 
-recording = recorded_steps()
-dl.show("recorded on", recording.machine)
 draw_mfu(recording.mfu)
 
 # %% [markdown] tags=["after-reveal"]
-# One reason is the start of an operation, which costs the same whatever its size, and a step of our
-# model has hundreds of them. The other reason is memory: a weight must arrive before the processor
-# can multiply it, and its journey takes as long for one row of numbers as for many. So what happens
-# if we multiply one row by a matrix of 1,024 by 1,024, and then 32 rows by the same matrix?
+# A step can lose time in its products and beside them. Let's begin with the products, and multiply
+# one row of numbers by a matrix of 1,024 by 1,024, and then 32 rows by the same matrix.
 
 # %% tags=["predict"]
 rows_guess = dl.predict(
@@ -233,34 +235,43 @@ rows_guess = dl.predict(
 
 # %%
 secs = {product.rows: product.secs for product in recording.products}
-draw_roofline(recording.products)
+dl.show("32 rows, times as long as one", secs[32] / secs[1], digits=1)
+draw_rows(recording)
 
 # %% tags=["reveal"]
-longer = secs[32] / secs[1]
 rows_guess.reveal(
-    "less than twice as long"
-    if longer < 2
-    else "about 10 times as long"
-    if longer < 18
-    else "about 32 times as long",
+    "less than twice as long" if secs[32] < 2 * secs[1] else "about 10 times as long",
     {
-        "about 32 times as long": "It would if the processor were already busy with one row. It "
-        "mostly waits for the 4 MB of the matrix, which it needs for 32 rows as well.",
-        "about 10 times as long": "It would if reading the matrix and multiplying took turns. With "
-        "so few rows the multiplying is done while the next weights arrive.",
-        "less than twice as long": "Both products read the same matrix, and reading it is what "
-        "takes the time.",
+        "about 32 times as long": "It would if nothing but FLOPs took time, as in the right part "
+        "of the picture, where twice the rows take about twice the time.",
+        "about 10 times as long": "It would if each further row took 30 % of the time of the "
+        "first. Here it takes about 2 %.",
+        "less than twice as long": "Most of the time is spent whether there's one row or 32.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# In this picture, which is called a *roofline*, a product on the slope waits for memory, so more
-# rows cost almost nothing, like passengers in a bus that's half empty. Under the flat part the
-# arithmetic decides, and twice the rows take twice the time.
+# **The first rows cost almost nothing more**, like passengers in a bus that's half empty. A part of
+# the bus's own price is the start of an operation, because even a product of two 8 by 8 matrices
+# takes as long as the flat line says. The rest has to do with the matrix, and a stopwatch can't say
+# whether it's spent on reading the 4 MB or on what else TensorFlow does with them.
 #
-# So the cheapest way to a better MFU is a larger batch, as long as it fits and the training allows
-# it ([lesson 02](02_batch_scaling.ipynb)). It's also why a chatbot that writes one token at a time
-# runs far down the slope, and why its provider serves many people in one batch.
+# On a GPU you can say it from the data sheet. An
+# [H100](https://www.nvidia.com/en-us/data-center/h100/) does 989 TFLOP/s and reads 3.35 TB/s from
+# its memory, so it could do 295 FLOPs in the time in which a byte arrives. A weight in bfloat16 has
+# 2 bytes and takes 2 FLOPs for each row, so a product of one row has a single FLOP for each byte.
+
+# %% tags=["after-reveal"]
+draw_roofline(peak_tflops=989, bytes_per_sec=3.35e12, rows=(1, 32, 295))
+
+# %% [markdown] tags=["after-reveal"]
+# This picture is called a *roofline*: to the right a product has more FLOPs for each byte, and the
+# line is the most that the GPU can reach with them. A product on the slope waits for its weights,
+# so more rows cost it nothing, and under the flat part the arithmetic decides.
+#
+# So if your products have few rows, the cheapest way to a better MFU is a larger batch, as long as
+# it fits and the training allows it ([lesson 02](02_batch_scaling.ipynb)). A chatbot that writes
+# one token at a time is far down the slope, so its provider serves many people in one batch.
 #
 # ### From FLOPs to days
 #
@@ -285,9 +296,10 @@ dl.show("millions of GPU hours", hours / 1e6, digits=1)
 #
 # <details><summary>Fine print</summary>
 #
-# On a CPU the lesson reads the processor's clock, which stops while other programs run; on a GPU it
-# reads the wall's. Published MFUs differ in what they count and in the peak that they divide by, as
-# the exercise shows, so compare tokens a second if you can. *HFU*, hardware FLOPs utilization, also
+# The processor's clock stops while other programs run, and also while our own threads idle; on a
+# GPU the lesson reads the wall's. The roofline reads each weight once, and leaves out the bytes of
+# the rows. Published MFUs differ in what they count and in the peak that they divide by, as the
+# exercise shows, so compare tokens a second if you can. *HFU*, hardware FLOPs utilization, also
 # counts what you compute twice to save memory (lesson 15), so it can rise while your training gets
 # slower.
 #
@@ -300,8 +312,6 @@ dl.show("millions of GPU hours", hours / 1e6, digits=1)
 # thread and a bar for each operation. TensorFlow can record one: `record_timeline` runs a function
 # under `tf.profiler.experimental` and returns what ran where, from when to when. Here it watches
 # three steps of the narrow model.
-#
-# The products are about 97 % of this step's FLOPs.
 
 # %% tags=["predict"]
 share_guess = dl.predict(
@@ -316,44 +326,63 @@ from distlab.course.measure.timeline import COMPUTE, busy_ms, overlap_ms, record
 small = TrainingStep(64)
 small()  # the first step traces
 events = record_timeline(lambda: [small() for _ in range(3)])
-dl.show("less than three quarters", share_of_products(events) < 0.75)
+share = recording.products_share
+dl.show("products' part of the computing time, recorded", f"{100 * share:.0f} %")
+dl.show("here less than three quarters", share_of_products(events) < 0.75)
 
 # %% tags=["reveal"]
-share = share_of_products(events)
 share_guess.reveal(
-    "nearly all of it"
-    if share > 0.95
-    else "about nine tenths"
-    if share > 0.75
-    else "less than three quarters",
+    "less than three quarters" if share < 0.75 else "about nine tenths",
     {
-        "nearly all of it": "It would be if time followed FLOPs. An addition of two large arrays "
-        "has hardly any FLOPs, and must still move each number through the memory.",
-        "about nine tenths": "It's near that in very wide models, where a product does thousands "
-        "of FLOPs for each number that it reads.",
-        "less than three quarters": "The other operations have hardly any FLOPs, and wait for "
-        "memory.",
+        "nearly all of it": "It would be if time followed FLOPs, because the products have nearly "
+        "all that the profiler finds, as you'll see below.",
+        "about nine tenths": "It would be if a FLOP outside of the products took about four times "
+        "as long as one inside. Here it takes dozens of times as long.",
+        "less than three quarters": "The other operations have hardly any FLOPs, and take more "
+        "than half of the time.",
     },
 )
 
+# %% tags=["after-reveal"]
+others = profiler_others(small.gradients, *small.batch)
+dl.show("products' part of the FLOPs", f"{100 * small.flops / (small.flops + others):.0f} %")
+
 # %% [markdown] tags=["after-reveal"]
-# In our runs it was less than half, so what no FLOP counter shows takes most of the step. GELU,
-# softmax, norms, sums of gradients and Adam all read an array, do an operation or two for each
-# number, and write an array back. XLA joins such operations into one that reads and writes once,
-# which is why it helped the narrow models most in the figure above.
+# So what no FLOP counter shows takes most of the step. GELU, softmax, norms, sums of gradients and
+# Adam all read an array, do a few operations for each number, and write an array back. XLA joins
+# such operations into one that reads and writes once. You switch it on with one argument, as in
+# this recipe for the MFU of a step of your own, here without Adam's update:
+
+# %% tags=["after-reveal", "numbers-vary"]
+import tensorflow as tf
+
+from distlab.course.lesson_13_step_cost.runs import large_product, working_clock
+from distlab.course.measure.timing import time_in_turns
+
+step = tf.function(small.gradients, jit_compile=True)  # here XLA is switched on
+flops = flops_of(xla_products(small.gradients, *small.batch))
+calls = {"step": lambda: step(*small.batch), "product": large_product()}
+times = time_in_turns(calls, clock=working_clock())
+best = 2 * 1024**3 / times["product"].median_secs
+dl.show("MFU of this step", f"{100 * flops / times['step'].median_secs / best:.0f} %")
+
+# %% [markdown] tags=["after-reveal"]
+# Put in your own function of a batch, and compare with `jit_compile=False`. In the figure above XLA
+# helped the narrow models most.
 #
 # Now we make the input slow, as in lesson 05: a disk takes 40 ms for each batch. We record three
-# steps without `prefetch` and three with it.
+# steps without `prefetch` and three with it, and keep the quickest of three recordings of each.
 
 # %% tags=["after-reveal", "numbers-vary"]
 from distlab.course.figures.timeline import draw_timeline
 from distlab.course.lesson_13_step_cost.runs import loop_with_slow_input
+from distlab.course.measure.timeline import record_quickest
 
 runs = {}
 for name, ahead in (("without prefetch", 0), ("prefetch(2)", 2)):
     train = loop_with_slow_input(small, ahead=ahead)
-    runs[name] = record_timeline(lambda train=train: train(steps=3))
-draw_timeline(runs, title="Prefetch slides the input under the compute")
+    runs[name] = record_quickest(lambda train=train: train(steps=3), rounds=3)
+draw_timeline(runs, title="Prefetch slides the input under the compute", by=lambda e: e.work)
 
 # %% tags=["after-reveal"]
 for name, events in runs.items():
@@ -363,7 +392,8 @@ for name, events in runs.items():
 # %% [markdown] tags=["after-reveal"]
 # Above, the lanes of the compute are empty while the disk works, and the grey bar says that the
 # loop waits for its batch. Below, the disk works under the compute, and the grey bar is gone or
-# short. You've seen lesson 05 draw this with invented numbers; these are yours.
+# short. Lanes that begin with `tf_data` belong to the input, and `tf_data_iterator_resource` is the
+# thread in which `prefetch` reads ahead.
 #
 # Before you change anything, look at what's between the products, because each loss has its own
 # cure:
@@ -371,9 +401,10 @@ for name, events in runs.items():
 # | what you see | the reason | what you do |
 # |---|---|---|
 # | the loop waits, the lanes are empty | no batch is ready | `prefetch`, a parallel `map` |
-# | full lanes of small operations | numbers travel to memory and back | XLA |
+# | full lanes, mostly other operations | each reads and writes whole arrays | XLA |
 # | gaps between short operations | starting one takes longer than doing it | a larger batch |
-# | full lanes, mostly products | nothing is lost | bfloat16, or more devices |
+# | full lanes, products of few rows | each pays for its matrix, not its rows | a larger batch |
+# | full lanes, products of many rows | the arithmetic decides | bfloat16, or more devices |
 #
 # > **Takeaway.** FLOPs tell you how long a step should take, and a timeline tells you why it takes
 # > longer. Look first, and then choose between prefetch, XLA and a larger batch.
@@ -422,8 +453,8 @@ recap()
 # <details><summary>3. Your timeline has full lanes, and most of it is sums, GELU and products of
 # single numbers. Would a GPU with twice the FLOP/s help?</summary>
 #
-# Hardly, because these operations wait for memory. XLA, which reads and writes each array less
-# often, would help, and so would a GPU with more bandwidth.
+# Hardly: with a few FLOPs for each byte they're far down a GPU's slope, and wait for memory. XLA,
+# which reads and writes each array less often, would help, and so would a GPU with more bandwidth.
 #
 # </details>
 

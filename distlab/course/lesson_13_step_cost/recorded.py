@@ -1,7 +1,7 @@
 """The times of lesson 13 that were recorded on a named machine, because times differ by run.
 
     recording = recorded_steps()
-    recording.machine, recording.mfu[0].mfu, recording.products[0].gflops_per_sec
+    recording.machine, recording.mfu[0].mfu, recording.products[0].secs
 
 `python benchmarks/record_step_cost.py` in distlab's repository records it again.
 """
@@ -17,7 +17,6 @@ from distlab.course.measure.timeline import Event
 
 _FILE = Path(__file__).with_name("recorded_steps.json")
 _PEAK_FLOPS = 2 * 1024**3
-_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +55,6 @@ class MeasuredProduct:
     rows: int
     secs: float
 
-    @property
-    def gflops_per_sec(self) -> float:
-        """Billions of FLOPs a second."""
-        return 2e-9 * self.rows * 1024**2 / self.secs
-
-    @property
-    def flops_per_byte(self) -> float:
-        """FLOPs for each byte of the two factors and the result."""
-        return 2 * self.rows * 1024**2 / (_BYTES * (1024**2 + 2 * self.rows * 1024))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
@@ -76,6 +65,8 @@ class Recording:
         recorded: When, as "2026-11-23".
         mfu: Steps by width, without XLA and with it.
         products: Products by their number of rows.
+        tiny_secs: Seconds of a product of two matrices of 8 by 8, which is little but a start.
+        products_share: The products' part of the computing time of a step at a width of 64.
         timelines: The events of two steps each, by the name of the run.
     """
 
@@ -83,6 +74,8 @@ class Recording:
     recorded: str
     mfu: tuple[MeasuredMfu, ...]
     products: tuple[MeasuredProduct, ...]
+    tiny_secs: float
+    products_share: float
     timelines: dict[str, list[Event]]
 
 
@@ -95,6 +88,8 @@ def recorded_steps() -> Recording:
         recorded=stored["recorded"],
         mfu=tuple(MeasuredMfu(**row) for row in stored["mfu"]),
         products=tuple(MeasuredProduct(**row) for row in stored["products"]),
+        tiny_secs=stored["tiny_secs"],
+        products_share=stored["products_share"],
         timelines={
             name: [_event(*row) for row in rows] for name, rows in stored["timelines"].items()
         },

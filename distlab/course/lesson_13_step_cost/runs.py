@@ -113,8 +113,7 @@ def share_of_products(events: Iterable[Event]) -> float:
     spent = {"products": 0.0, "others": 0.0}
     for event in events:
         if event.kind in COMPUTE:
-            is_product = event.operation.endswith(("Einsum", "MatMul", "MatMulV2", "MatMulV3"))
-            spent["products" if is_product else "others"] += event.ms
+            spent["products" if event.work == "products" else "others"] += event.ms
     return spent["products"] / sum(spent.values())
 
 

@@ -56,7 +56,8 @@ def _draw(numbers: Mapping[str, Any], **chosen: Any) -> Figure:
     label_axes(axes, x="part of the FLOPs", x_unit="%", y="")
     listed = ", ".join(f"{part} {share:.0f} %" for part, share in zip(PARTS, shares, strict=True))
     sizes = ", ".join(f"{name} {value:,}" for name, value in chosen.items())
-    title = f"{shown_flops(total)} in a step"
+    sizes_shown = f"width {chosen['width']:,}, {chosen['length']:,} tokens"
+    title = f"{shown_flops(total)} in a step: {sizes_shown}"
     return finish(figure, title=title, alt=f"{sizes}: {listed}.")
 
 

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from distlab.course import palette
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
-from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredProduct
+from distlab.course.lesson_13_step_cost.recorded import MeasuredMfu, MeasuredProduct, Recording
 from distlab.course.lesson_14_scaling.overlap import StepTimes
 from distlab.course.lesson_17_pipelines.schedules import interleaved, one_f_one_b
 from distlab.course.lesson_17_pipelines.timetable import play
@@ -171,9 +171,20 @@ SAMPLES = {
             for xla in (False, True)
         ]
     ),
-    "13.draw_roofline": lambda draw: draw(
-        [MeasuredProduct(rows=4**power, secs=1e-3 + 1e-5 * 4**power) for power in range(6)]
+    "13.draw_rows": lambda draw: draw(
+        Recording(
+            machine="a machine",
+            recorded="today",
+            mfu=(),
+            products=tuple(
+                MeasuredProduct(rows=2**power, secs=1e-3 + 1e-5 * 2**power) for power in range(6)
+            ),
+            tiny_secs=5e-4,
+            products_share=0.5,
+            timelines={},
+        )
     ),
+    "13.draw_roofline": lambda draw: draw(peak_tflops=80, bytes_per_sec=2e12, rows=(1, 64)),
     "timeline.draw_timeline": lambda draw: draw({"two threads": EVENTS}, title="A timeline"),
     "workers.draw_readers": lambda draw: draw(
         IMAGES, {"a": [[[0, 1], [3]], [[2, 3], [5]]]}, columns=3
