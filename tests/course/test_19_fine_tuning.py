@@ -16,6 +16,7 @@ from distlab.course.lesson_19_fine_tuning.sent_numbers import CountedSums
 from distlab.course.lesson_19_fine_tuning.small_model import compile_with
 from distlab.datasets import loader
 from tests.support.lesson_checks import (
+    assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
     edited_solution,
@@ -91,8 +92,48 @@ def test_adapters_are_judged():
         "frozen_adapters": adapters_of_frozen_layers,
         "frozen_counted": edited("add_adapters", of_all),
         "same_lr": edited("add_adapters", {"SGD(rate)": "SGD(0.1)"}),
+        "bytes_returned": edited("add_adapters", {"return sum(": "return 4 * sum("}),
     }
     assert_mistakes_are_caught(ADAPTERS, wrong, seeds=ONE_DRAW)
+    no_return = edited("add_adapters", {"return sum(": "sum("})
+    assert_feedback_says(ADAPTERS, {"is there a `return`?": no_return})
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_statistics_move_until_the_layer_is_frozen(by_layer):
+    """In plain Keras, and under `dl.distribute`, where they are sent as well."""
+    sums = CountedSums()
+    strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=sums)
+    rows = np.random.default_rng(19).normal(size=(4, 4)), np.ones((4, 2))
+
+    def build():
+        layers = [keras.layers.BatchNormalization(), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        layers[0].trainable = not by_layer
+        for weight in layers[0].weights:
+            weight.trainable = False
+        model.compile("sgd", "mse")
+        return model
+
+    for model in (build(), dl.distribute(build, strategy)):
+        sent = sums.of_a_step(functools.partial(model.fit, *rows, verbose=0))
+        assert bool(np.any(model.layers[0].moving_mean.numpy())) != by_layer
+    assert (sent > 4 * 2 + 2) != by_layer
+
+
+def test_a_subclassed_model_keeps_statistics():
+    class Fixed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = keras.layers.BatchNormalization(), keras.layers.Dense(1)
+
+        def call(self, rows):
+            return self.head(self.norm(rows, training=False))
+
+    model = Fixed()
+    model.compile("sgd", "mse")
+    model.fit(np.full((8, 4), 5.0), np.ones(8), verbose=0)
+    assert not np.any(model.norm.moving_mean.numpy())
 
 
 def test_the_check_expects_what_a_step_sends():
@@ -129,6 +170,12 @@ def test_merges_are_judged():
     assert_right_answers_pass(MERGED, merged_by_hand, seeds=ONE_DRAW)
     frozen = edited("without_adapter", {"[layer.kernel,": "[layer.get_weights()[0],"})
     assert_mistakes_are_caught(MERGED, {"not_merged": frozen}, seeds=ONE_DRAW)
+    says = {
+        "is there a `return`?": lambda layer: None,
+        "that you were given": lambda layer: layer,
+        "yours returned 'array": lambda layer: layer.kernel.numpy(),
+    }
+    assert_feedback_says(MERGED, says)
 
 
 # pretraining_rows

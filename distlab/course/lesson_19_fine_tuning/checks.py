@@ -252,10 +252,11 @@ def with_heads(inputs: Inputs) -> Any:
 def _adapter_read(given: Inputs, outputs: Plain) -> Plain:
     numbers = outputs["numbers"]
     if isinstance(numbers, (float, np.ndarray)) and np.ndim(numbers) == 0:
-        numbers = int(numbers) if int(numbers) == numbers else numbers
+        numbers = int(numbers) if float(numbers).is_integer() else numbers
     whole = isinstance(numbers, int) and not isinstance(numbers, bool)
     shown = {key: outputs[key] for key in ("error", "moved", "rate")}
-    return {**shown, "form": outputs["numbers"], "numbers": numbers if whole else None}
+    counted = numbers if whole else None
+    return {**shown, "form": outputs["numbers"], "whole": whole, "numbers": counted}
 
 
 def _adapter_reference(
@@ -278,6 +279,7 @@ def _adapter_reference(
         "moved": sorted([*learned, *rest]),
         "rate": given["rate"] if rate is None else rate,
         "form": 0,
+        "whole": True,
         "numbers": sum(_adapter_numbers(kernel, counted) for kernel in kernels.values())
         + (given["features"] * 3 + heads * size + _CLASSES) * (counted == "everything"),
     }
@@ -292,6 +294,8 @@ def _adapter_numbers(kernel: tuple[int, ...], counted: str) -> int:
         "formula": _RANK * (first[0] + int(np.prod(kernel[1:]))),
         "one side": a,
         "no rank": (a + b) // _RANK,
+        "bytes": 4 * (a + b),
+        "both": _REPLICAS * (a + b),
         "with kernels": a + b + int(np.prod(kernel)),
         "everything": a + b + int(np.prod(kernel)),
     }[counted]
@@ -318,6 +322,7 @@ ADAPTERS = Check(
                 lambda given, out: f"`fit` raised an error: {out['error']}",
             )
         ),
+        Form("a whole number", lambda _, out: out["whole"], key="form"),
         Equal("moved", "the weights that a few steps change", points=2),
         Then(
             Close("rate", "the learning rate", atol=1e-6, points=1),
@@ -361,6 +366,14 @@ ADAPTERS = Check(
         .feedback(
             "You counted frozen weights, too. Each replica keeps them, but none has a gradient. "
             "What do the replicas have to agree on after a step?"
+        ),
+        Fault("bytes_returned", sees="numbers", counted="bytes").feedback(
+            "You returned bytes, which are four for each number of float32. The task asks for "
+            "numbers, so that it holds for float16 as well. What do you multiply by, and where?"
+        ),
+        Fault("all_replicas", sees="numbers", counted="both").feedback(
+            "You counted what both replicas give together. Each has a gradient of its own for "
+            "every adapter, and the task asks about one replica. How many does that one give?"
         ),
         Fault("one_side", sees="numbers", counted="one side").feedback(
             "You counted A and left out B. Both learn, so both have a gradient. What would the "
@@ -407,7 +420,9 @@ def _merge_call(without_adapter: Callable[..., Any], inputs: Inputs) -> Plain:
     layer = adapted_layer(inputs)
     plain = without_adapter(layer)
     if plain is layer or not hasattr(plain, "weights"):
-        return {"form": f"{plain!r}"[:200], "other": False, "outputs": None, "weights": None}
+        given = "the layer that you were given"
+        form = given if plain is layer else None if plain is None else f"{plain!r}"[:200]
+        return {"form": form, "other": False, "outputs": None, "weights": None}
     return {
         "form": type(plain).__name__,
         "other": True,
@@ -453,7 +468,7 @@ MERGED = Check(
     ),
     hint="Build a `keras.layers.Dense` with the same units and activation, and set its weights to "
     "`[layer.kernel, layer.bias]`: for a layer with an adapter, `layer.kernel` is merged already.",
-    revisit='"Save, load, and never learn again" in lesson 19',
+    revisit='"Save, load, go on" in lesson 19',
     mistakes=(
         Fault("merged_twice", sees="outputs", times=2)
         .or_with(again=True)

@@ -29,8 +29,8 @@ dl.show("data set", "random numbers: nothing is downloaded")
 
 # %% [markdown]
 # The strategy is the lesson's, whose all-reduce counts what a step sends. `make_small` builds a
-# model whose lower layers are frozen, and `moved_by_a_step` returns the layers whose weights a step
-# changes.
+# model whose lower layers are frozen, with the kind of norm that you name, and `moved_by_a_step`
+# returns the layers whose weights a step changes.
 
 # %%
 import keras
@@ -39,18 +39,19 @@ from distlab.course.lesson_19_fine_tuning.sent_numbers import CountedSums
 
 sums = CountedSums()
 strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=sums)
+rows = np.random.default_rng(19).normal(size=(4, 4))
 
 
-def make_small():
+def make_small(kind=keras.layers.BatchNormalization):
     low = keras.layers.Dense(4, name="low", trainable=False)
-    norm = keras.layers.BatchNormalization(name="norm", trainable=False)
+    norm = kind(name="norm", trainable=False)
     model = keras.Sequential([keras.Input((4,)), low, norm, keras.layers.Dense(3, name="head")])
     model.compile("sgd", "mse")
     return model
 
 
 def a_step(model):
-    model.fit(np.ones((4, 4)), np.ones((4, 3)), verbose=0)
+    model.fit(rows, np.ones((4, 3)), verbose=0)
 
 
 def moved_by_a_step(model):
@@ -133,7 +134,8 @@ dl.check("unfreeze_from")
 # model for LoRA and returns how many **numbers** one replica gives to the all-reduce in each step.
 #
 # - `model` is built, compiled and trainable throughout. It has `Dense` and `EinsumDense` layers,
-#   all with a bias, and others. `dl.distribute` calls your function while it builds the model.
+#   all with a bias, and others, but no BatchNormalization. `dl.distribute` calls your function
+#   while it builds the model.
 # - Afterwards a step trains the adapters of rank `rank` on all `Dense` and `EinsumDense` layers,
 #   and nothing else, by SGD with `rate` and the loss `model.loss`.
 # - About 7 lines.
@@ -160,14 +162,14 @@ def add_adapters(model, rank, rate):
 
 
 # %% [markdown]
-# Your number and the measured one, for a model with two dense layers:
+# Your number and the measured one, for a model with two dense layers and a LayerNormalization:
 
 # %%
 with waits_for("add_adapters"):
     told = []
 
     def adapted_small():
-        model = make_small()
+        model = make_small(keras.layers.LayerNormalization)
         for layer in model.layers:
             layer.trainable = True
         told.append(add_adapters(model, 2, 0.1))
@@ -181,14 +183,15 @@ with waits_for("add_adapters"):
 dl.check("add_adapters")
 
 # %% [markdown]
-# **Try next:** the norm of this small model is a BatchNormalization, and it sent nothing. Let its
-# weights learn, compile and measure again. What else does it send under `dl.distribute` besides two
-# gradients?
+# **Try next:** call `make_small()` in the cell above, so that its norm is a BatchNormalization, and
+# measure again. If you froze weight by weight, a step now sends more than you count, although none
+# of the norm's weights learns. What does it send, and how do you stop it?
 #
 # <details><summary>Answer</summary>
 #
-# It normalizes by the global batch, so the replicas tell each other the mean, the squares and the
-# count of their rows for each feature, on the way forward and on the way back.
+# Frozen weights don't put the layer into inference mode. It still normalizes by the global batch,
+# so the replicas tell each other the mean, the squares and the count of their rows for each
+# feature, on the way forward and on the way back. `layer.trainable = False` ends that.
 # </details>
 
 # %% [markdown]
@@ -292,8 +295,8 @@ def pretraining_rows(images, labels, new_classes, test_rows):
 # %%
 pixels = np.array([10, 20, 30, 40, 20]).reshape(5, 1, 1)
 with waits_for("pretraining_rows"):
-    rows = pretraining_rows(pixels, np.array([0, 0, 1, 9, 9]), [9], [4])
-    dl.show("rows", sorted(int(row) for row in rows), expected=[0, 2])
+    usable = pretraining_rows(pixels, np.array([0, 0, 1, 9, 9]), [9], [4])
+    dl.show("rows", sorted(int(row) for row in usable), expected=[0, 2])
 
 # %%
 dl.check("pretraining_rows")

@@ -1,6 +1,6 @@
 """Figures: what a replica keeps and sends for each way to fine-tune.
 
-draw_costs({"everything": {"weights": 67968, "sent": 57728, "Adam": 115458}})
+draw_costs({"everything": {"weights": 67968, "sent": 67968, "Adam": 135938}})
 """
 
 from __future__ import annotations

@@ -66,20 +66,22 @@ def inner_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     yield from models.layers(model)
 
 
-def compile_with(model: keras.Model, rate: float) -> None:
+def compile_with(model: keras.Model, rate: float, metrics: Sequence[str] = ()) -> None:
     """Compiles a classifier with Adam at this rate."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=list(metrics))
 
 
-def train(model: keras.Model, rows: Rows, epochs: int = 1) -> keras.callbacks.History:
+def train(model: keras.Model, rows: Rows) -> None:
     """Trains on the rows in their order, in batches of 32."""
-    return model.fit(*rows, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+    model.fit(*rows, batch_size=BATCH, shuffle=False, verbose=0)
 
 
 def loss_on(text: Text, model: keras.Model) -> float:
     """Returns the loss on the rows of a text that no model learns."""
-    return float(model.evaluate(*text.test, batch_size=_TEST_ROWS, verbose=0)[0])
+    inputs, targets = text.test
+    losses = keras.losses.sparse_categorical_crossentropy(targets, model(inputs), from_logits=True)
+    return float(keras.ops.mean(losses))
 
 
 def moved_by(model: keras.Model, text: Text) -> list[str]:
@@ -96,8 +98,13 @@ def moved_by(model: keras.Model, text: Text) -> list[str]:
 def cost_of(model: keras.Model, text: Text, sums: CountedSums) -> dict[str, int]:
     """Returns the numbers of weights, of what a step sends and of Adam's state, after a step."""
     sent = sums.of_a_step(lambda: train(model, text.first(1)))
-    adam = sum(variable.numpy().size for variable in model.optimizer.variables)
-    return {"weights": model.count_params(), "sent": sent, "Adam": adam}
+    return {"weights": model.count_params(), "sent": sent, "Adam": _state_of(model)}
+
+
+def cost_by_shapes(model: keras.Model) -> dict[str, int]:
+    """Returns the same for a trained model on one device, if replicas sent all its gradients."""
+    sent = sum(weight.numpy().size for weight in model.trainable_weights)
+    return {"weights": model.count_params(), "sent": sent, "Adam": _state_of(model)}
 
 
 def assign(model: keras.Model, arrays: Sequence[np.ndarray], *, adapters: bool) -> None:
@@ -110,6 +117,10 @@ def assign(model: keras.Model, arrays: Sequence[np.ndarray], *, adapters: bool) 
 def adapters_of(model: keras.Model) -> list[Any]:
     """Returns copies of the weights that LoRA has added."""
     return [np.copy(weight) for weight in model.weights if "lora" in weight.path]
+
+
+def _state_of(model: keras.Model) -> int:
+    return sum(variable.numpy().size for variable in model.optimizer.variables)
 
 
 def _source_code() -> Rows:
