@@ -104,6 +104,7 @@ SAMPLES = {
     ),
     "14.draw_promises": lambda draw: draw(),
     "14.draw_bandwidth": lambda draw: draw(),
+    "15.draw_peaks": lambda draw: draw(),
     "14.draw_overlap": lambda draw: draw({2: StepTimes(1.0, (2.0, 3.0), (5.0, 6.0))}),
     "07.draw_loss_scale": lambda draw: draw(
         {"float32": [3.0, 2.0, 1.0], "float16": [3.0, 3.0, 2.0]}, [8.0, 4.0, 4.0], skipped=[1]
