@@ -48,6 +48,11 @@ def test_accumulations_are_judged():
     assert_mistakes_are_caught(ACCUMULATED, {"all_at_once": all_at_once}, earned=3)
     means = edited("accumulated_gradients", {"/ tokens": "/ tf.reduce_sum(counts) / 4"})
     assert_mistakes_are_caught(ACCUMULATED, {"mean_of_means": means}, earned=0)
+    outside = edited(
+        "accumulated_gradients",
+        {" / tokens": "", "gradients = ": "loss = loss / tokens\n        gradients = "},
+    )
+    assert_mistakes_are_caught(ACCUMULATED, {"computed_outside_tape": outside}, earned=0)
     said = {"a list with a gradient for each weight": lambda weights, parts, losses: weights[0]}
     assert_feedback_says(ACCUMULATED, said)
 
@@ -66,6 +71,8 @@ def test_recomputations_are_judged():
         "only_inputs": zeros_for_weights,
     }
     assert_mistakes_are_caught(RECOMPUTED, wrong)
+    assert_mistakes_are_caught(RECOMPUTED, {"never_again": lambda f: f}, earned=0.5)
+    assert_feedback_says(RECOMPUTED, {"is there a `return`?": lambda f: None})
 
 
 def kept_anyway(f):
@@ -111,6 +118,11 @@ def with_a_mask(layer, rate):
     return call
 
 
+def dropped_behind(layer, rate):
+    """Only the layer is computed twice, so dropout draws once."""
+    return lambda x: tf.nn.dropout(tf.recompute_grad(layer)(x), rate)
+
+
 def seed_from_python(layer, rate):
     """A compiled function draws once, while it's traced."""
     draw = np.random.default_rng(0)
@@ -124,7 +136,7 @@ def seed_from_python(layer, rate):
 
 
 def test_dropouts_are_judged():
-    assert_right_answers_pass(DROPOUT, with_a_mask)
+    assert_right_answers_pass(DROPOUT, with_a_mask, dropped_behind)
     draws = "seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)"
     wrong = {
         "seed_drawn_inside": lambda layer, rate: tf.recompute_grad(
@@ -136,6 +148,8 @@ def test_dropouts_are_judged():
     }
     assert_mistakes_are_caught(DROPOUT, wrong)
     assert_mistakes_are_caught(DROPOUT, {"same_mask_every_step": seed_from_python})
+    for answer in (lambda layer, rate: None, lambda layer, rate: lambda x: None):
+        assert_feedback_says(DROPOUT, {"is there a `return`?": answer})
 
 
 # --- largest_batch
@@ -153,6 +167,8 @@ def test_largest_batches_are_judged():
     assert_right_answers_pass(LARGEST, by_trying)
     whole = {"low - few * row_mb": "0.0", "fixed_mb += gradients_mb": "pass"}
     assert_mistakes_are_caught(LARGEST, {"activations_only": edited("largest_batch", whole)})
+    part = {"// row_mb": "/ row_mb", "int(rows * micro_batches)": "rows * micro_batches"}
+    assert_mistakes_are_caught(LARGEST, {"part_of_a_row": edited("largest_batch", part)})
 
 
 # --- what the lesson says and does not show

@@ -19,6 +19,7 @@ from distlab.course.checks import (
     Inputs,
     Observed,
     Plain,
+    Raises,
     Then,
 )
 
@@ -152,6 +153,10 @@ ACCUMULATED = Check(
             "You joined the micro-batches and computed one gradient, so the activations of all "
             "rows are there at once. How many rows may have activations at the same time?"
         ),
+        Raises("computed_outside_tape", r"value \(None\)|and 'NoneType'").feedback(
+            "`tape.gradient` returned None, because the tape didn't see how your number was "
+            "computed. Which of your lines, such as a division, belongs inside the `with`?"
+        ),
     ),
 )
 
@@ -194,7 +199,7 @@ def _chain_call(recomputed: Callable[..., Any], inputs: Inputs) -> Plain:
                 tape.watch([x, weights])
                 flow = x
                 for part in weights:
-                    flow = wrap(_chain)(flow, *part)
+                    flow = _returned(wrap(_chain))(flow, *part)
                 loss = tf.reduce_sum(flow) / _WIDTH
             firsts = [part[0] for part in weights]
             return flow[:4], tape.gradient(
@@ -205,16 +210,24 @@ def _chain_call(recomputed: Callable[..., Any], inputs: Inputs) -> Plain:
 
     plain, saving = step_with(lambda f: f), step_with(recomputed)
     result, (of_x, *of_firsts, _) = saving(x, weights)
-    graph = saving.get_concrete_function(x, weights).graph
+    types = [each.type for each in saving.get_concrete_function(x, weights).graph.get_operations()]
     steps = (functools.partial(step, x, weights) for step in (saving, plain))
     saved, whole = (peak_bytes(step, runs=1) for step in steps)
     return {
         "result": result,
         "of_x": of_x[:4],
         "of_weights": of_firsts,
-        "products": sum(operation.type == "MatMul" for operation in graph.get_operations()),
+        "products": types.count("MatMul"),
+        # What a custom gradient leaves in a graph; a plain function has none.
+        "own_gradient": types.count("IdentityN") > 0,
         "share": saved / whole,
     }
+
+
+def _returned(function: Any) -> Any:
+    if function is None:
+        raise TypeError("your function returned None: is there a `return`?")
+    return function
 
 
 def _chain_read(given: Inputs, outputs: Plain) -> Plain:
@@ -253,6 +266,7 @@ def _chain_reference(
         "of_x": upstream[:4],
         "of_weights": of_weights,
         "products": (4 if computed_again else 3) * products,
+        "own_gradient": True,
         "saves": saves,
     }
 
@@ -266,8 +280,11 @@ RECOMPUTED = Check(
     reference=_chain_reference,
     criteria=(
         Close("result", "the result", atol=1e-4, points=0.5),
-        Close("of_x", "the gradient of x", atol=1e-4, points=1),
-        Close("of_weights", "the gradients of the weights", atol=2e-2, points=1.5),
+        Equal("own_gradient", "the gradient comes from your `backward`", points=0.5),
+        Then(
+            Close("of_x", "the gradient of x", atol=1e-4, points=1),
+            Close("of_weights", "the gradients of the weights", atol=2e-2, points=1),
+        ),
         Then(
             Equal("products", "matrix products in the compiled step", points=1),
         ),
@@ -289,6 +306,10 @@ RECOMPUTED = Check(
         Fault("only_inputs", weights_get=False).feedback(
             "Your `backward` gave `x` its gradient and the weights zeros, so the weights will "
             "never learn. Which tensors does your tape watch?"
+        ),
+        Observed("never_again", lambda given, outputs: not outputs["own_gradient"]).feedback(
+            "Nothing was computed again: `f` ran once, and TensorFlow kept what its own gradient "
+            "needs. Which function of yours should be asked for the gradient instead?"
         ),
         Fault("kept_anyway", computed_again=False).feedback(
             "You ran `f` on a tape in the forward pass, and that tape keeps all activations until "
@@ -320,12 +341,13 @@ def _dropout_call(recomputed_dropout: Callable[..., Any], inputs: Inputs) -> Pla
         calls.append(1)
         return x * inputs["scale"]
 
-    call, x = recomputed_dropout(layer, inputs["rate"]), tf.ones([_SIZE, _SIZE])
+    call = _returned(recomputed_dropout(layer, inputs["rate"]))
+    x = tf.ones([_SIZE, _SIZE])
 
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            result = call(x)
+            result = _returned(call(x))
         return result, tape.gradient(result, x)
 
     compiled = tf.function(step, autograph=False)
@@ -477,6 +499,10 @@ def _batch_reference(
     return {"rows": answers}
 
 
+def _has_part_of_a_row(given: Inputs, outputs: Plain) -> bool:
+    return any(isinstance(rows, float) and rows % 1 for rows in outputs["rows"])
+
+
 LARGEST = Check(
     name="largest_batch",
     title="The largest batch that fits",
@@ -510,6 +536,10 @@ LARGEST = Check(
         Fault("rounded_last", rounds_last=True).feedback(
             "You rounded after multiplying by the micro-batches, so a micro-batch gets a fraction "
             "of a row more than fits. What must be a whole number first?"
+        ),
+        Observed("part_of_a_row", _has_part_of_a_row).feedback(
+            "You returned a fraction, and a number of rows is whole. What must be rounded, in "
+            "which direction, and before or after you multiply by the micro-batches?"
         ),
     ),
 )
