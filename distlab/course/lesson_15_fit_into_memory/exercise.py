@@ -211,6 +211,10 @@ dl.check("recomputed_dropout")
 # %% [markdown]
 # **Try next:** find the places in a model of your own that you couldn't simply compute twice.
 # Which of its layers draw, count or remember something?
+#
+# There's another right answer: recompute the layer alone and drop behind it, as
+# `tf.nn.dropout(tf.recompute_grad(layer)(x), rate)`. It draws once, and keeps the mask and what
+# dropout was given.
 
 # %% [markdown]
 # ## Task 4: the largest batch
@@ -246,8 +250,9 @@ def largest_batch(limit_mb, peaks, gradients_mb, micro_batches):
 
 
 # %% [markdown]
-# Now the test that counts. Two peaks of the lesson's model are measured here, you predict the
-# largest batch in 64 MB, and two processes with 64 MB try half and twice as many rows:
+# Now a rough test. Two peaks of the lesson's model are measured here, you predict the largest batch
+# in 64 MB, and two processes with 64 MB try half and twice as many rows. It can't tell whether you
+# thought of the fixed part, but the check can:
 
 # %%
 with waits_for("largest_batch"):
@@ -272,7 +277,7 @@ dl.check("largest_batch")
 #
 # Peaks vary from step to step, because operations that happen to run side by side hold their
 # tensors at the same time. Free memory also gets cut into pieces, too small for a large
-# tensor.
+# tensor. With micro-batches, the loop also holds a few MB that the formula leaves out.
 # </details>
 
 # %% [markdown]

@@ -14,8 +14,8 @@ from distlab.course.palette import (
     REFERENCE,
     category,
     finish,
+    ink,
     label_axes,
-    label_ends,
     panels,
 )
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECORDED = Path(__file__).with_name("figures.json")
-LIMIT_MB = 64
+LIMIT_MB, MOST_ROWS = 64, 150
 
 
 def recorded_peaks() -> dict[str, dict[int, float]]:
@@ -37,15 +37,33 @@ def draw_peaks() -> Figure:
     figure, axes = panels(width=MIDDLE, height=3.2)
     says = []
     for number, (way, peaks) in enumerate(recorded_peaks().items()):
-        axes.plot(list(peaks), list(peaks.values()), label=way, **category(number).line())
+        style = category(number).line()
+        axes.plot(list(peaks), list(peaks.values()), **style)
+        (few, low), (many, high) = peaks.items()
+        per_row = (high - low) / (many - few)
+        limit_rows = many + (LIMIT_MB - high) / per_row
+        last = min(limit_rows, MOST_ROWS)
+        end = high + (last - many) * per_row
+        axes.plot([many, last], [high, end], "--", color=style["color"], linewidth=1)
+        axes.annotate(
+            way,
+            (last, end),
+            (0, 4),
+            textcoords="offset points",
+            ha="right" if way in ("4 micro-batches", "both") else "left",
+            color=ink(style["color"]),
+            fontsize=9,
+            weight="bold",
+        )
         pairs = ", ".join(f"{peak:.0f} MB with {rows}" for rows, peak in peaks.items())
-        says.append(f"{way}: {pairs}")
+        says.append(f"{way}: {pairs}, and the limit at about {limit_rows:.0f}")
     axes.axhline(LIMIT_MB, color=REFERENCE, linewidth=0.8, zorder=1)
-    axes.annotate("limit", (0, LIMIT_MB), (2, 3), textcoords="offset points", fontsize=9)
-    axes.set_xlim(left=0)
+    axes.annotate(
+        "limit", (MOST_ROWS, LIMIT_MB), (0, 4), textcoords="offset points", ha="right", fontsize=9
+    )
+    axes.set_xlim(0, MOST_ROWS)
     axes.set_ylim(0, 1.15 * LIMIT_MB)
     label_axes(axes, x="rows in the batch", y="peak", y_unit="MB")
-    label_ends(axes)
     return finish(
         figure,
         title="Each way to save makes the line flatter, so more rows fit below the limit",

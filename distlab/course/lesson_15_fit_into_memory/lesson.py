@@ -3,8 +3,8 @@
 #
 # One line that promises nothing but less memory can cost a network 19 points of accuracy. Ours
 # recognizes 98 % of the test digits, and with its layers wrapped in `tf.recompute_grad` it
-# recognizes 79 %. No error appears and the loss still falls, so you'd blame the data before you
-# blamed that line. You'll train both networks yourself, and find the reason.
+# recognizes 79 %. No error appears, so you'd blame the data before you blamed that line. You'll
+# train both networks yourself, and find the reason.
 #
 # People write the line because a training step keeps far more than its weights, until one day the
 # step doesn't fit, and then the question of this lesson is what to drop. After it you can
@@ -73,13 +73,13 @@ batch_guess = dl.predict(
 )
 
 # %% [markdown]
-# `peak_bytes` returns the most bytes that a call holds at once. We measure one batch of 8 rows, and
-# then let two processes with 64 MB each try 8 rows and 32:
+# `peak_bytes` returns the most bytes that a call holds at once, on top of what was there before. We
+# measure one batch of 8 rows, and then let two processes with 64 MB each try 8 rows and 32:
 
 # %%
 plain = make_step(model)
 plain_peak = peak_bytes(lambda: plain(*windows(8)))
-rows_that_fit = 8 * (64 * 2**20) / plain_peak
+rows_that_fit = 8 * (64 - weights_mb) * 2**20 / plain_peak
 dl.show("8 rows take more than 20 MB", plain_peak > 20 * 2**20)
 for rows, ended in zip((8, 32), run_out(("plain", 8), ("plain", 32)), strict=True):
     dl.show(f"{rows} rows", ended)
@@ -90,8 +90,9 @@ batch_guess.reveal(
     {
         "about 15": "A row keeps about 4 MB until the backward pass: queries, keys, values, "
         "attention's scores, four times as many numbers behind `up`, and more, in each layer.",
-        "about 450": "That would be so if a step kept only what a layer returns, 16 KB for a row. "
-        "The backward pass needs what each operation inside the layer was given, too.",
+        "about 450": "That would be so if a step kept only what each layer returns: 16 KB for a "
+        "row and layer, so 128 KB for a row. The backward pass needs what each operation inside "
+        "the layer was given, too.",
         "about 200,000": "That would be so if a step kept only its input, 64 characters a row. The "
         "backward pass begins at the loss, and needs everything in between.",
     },
@@ -104,7 +105,7 @@ batch_guess.reveal(
 # smaller batch helps here and wouldn't help if the weights were the problem.
 #
 # The lines show how the peak grows for four ways to take the same step, and you'll meet the other
-# three on the way.
+# three on the way. The dashed parts carry each line on towards the limit.
 
 # %% tags=["after-reveal"]
 draw_peaks()
@@ -128,7 +129,8 @@ draw_peaks()
 # accumulation](../docs/glossary.md#gradient-accumulation). You cut the batch into *micro-batches*,
 # compute the gradient of one after the other, add these gradients, and update the weights once. At
 # any moment only one micro-batch has activations, so 32 rows in four micro-batches need about as
-# much as 8 rows at once:
+# much as 8 rows at once. In a compiled step they have to be made to wait for each other, so
+# `make_step` runs them in a `tf.while_loop` with `parallel_iterations=1`:
 
 # %% tags=["numbers-within-0.4"]
 in_four = make_step(model, micro_batches=4)
@@ -136,9 +138,10 @@ ratio = peak_bytes(lambda: in_four(*windows(32))) / plain_peak
 dl.show("peak of 4 x 8 rows, in peaks of 8 rows", ratio, digits=1)
 
 # %% [markdown]
-# The price is a copy of the gradients, in which the sum grows. What's easy to get wrong is the
-# division. Lines of text have different lengths, and what fills up a row has a weight of 0 in the
-# loss. Here are 16 lines, in four micro-batches of four:
+# The price is a copy of the gradients, in which the sum grows, and in our step a few MB more that
+# grow with the rows. What's easy to get wrong is the division. Lines of text have different
+# lengths, and what fills up a row has a weight of 0 in the loss. Here are 16 lines, in four
+# micro-batches of four:
 
 # %%
 small = build(layers=1)
@@ -228,10 +231,9 @@ dl.show("a mean over tokens: off by more than 5 %", per_token > 0.05)
 #
 # Because the default loss also divides by the places without a token, it gives a batch of short
 # lines a smaller step than a batch of long ones. If an epoch doesn't end with a multiple of four
-# micro-batches, Keras adds the rest to the next epoch's first update. In a compiled step, the
-# micro-batches must wait for each other: `tf.while_loop` starts up to ten iterations at once unless
-# you say `parallel_iterations=1`, and a Python loop doesn't wait at all. BatchNormalization sees
-# micro-batches and not the batch, so its statistics change.
+# micro-batches, Keras adds the rest to the next epoch's first update. A `tf.while_loop` starts up
+# to ten iterations at once by default, and in a compiled step a Python loop doesn't wait at all.
+# BatchNormalization sees micro-batches and not the batch, so its statistics change.
 # </details>
 
 # %% [markdown]
@@ -244,7 +246,7 @@ dl.show("a mean over tokens: off by more than 5 %", per_token > 0.05)
 #
 # It's like a long calculation on a small board: you note each interim result, wipe the rest, and
 # work a part out again when you need it. So how many layers should one part have? We wrap each
-# layer by itself, then two at a time, and finally all eight together.
+# layer by itself, and then all eight together.
 
 # %% tags=["predict"]
 whole_guess = dl.predict(
@@ -260,7 +262,7 @@ whole_guess = dl.predict(
 eight_rows = windows(8)
 gradients = plain(*eight_rows)
 shares, products = {}, {"plain": count_products(plain, *eight_rows)}
-for layers in (1, 2, 8):
+for layers in (1, 8):
     step = make_step(model, group=layers)
     shares[layers] = peak_bytes(lambda step=step: step(*eight_rows)) / plain_peak
     products[f"recomputed by {layers}"] = count_products(step, *eight_rows)
@@ -274,8 +276,9 @@ whole_guess.reveal(
     {
         "the lowest: only the input of the model is kept": "That's true of the forward pass. But "
         "the backward pass begins by computing all eight layers, and keeps them all to go back.",
-        "between: about a third, near the square root of eight layers": "That rule holds if a "
-        "layer's input is as large as all that it keeps. Here the input is a small part of it.",
+        "between: about a third, near the square root of eight layers": "That's the best "
+        "number of parts if a layer's input is as large as all that it keeps. One part holds all "
+        "eight layers in any network.",
         "about as high as without it": "The forward pass keeps nothing, and then the backward pass "
         "computes all layers again, and holds all of them at once.",
     },
@@ -339,8 +342,8 @@ for way in ("plain", "recomputed"):
 # sends its gradient through a different half, and much of it reaches units that had no part in the
 # loss.
 #
-# You'd think that a seed cures this, so we count how many of 4,096 gradients go through a mask that
-# the forward pass didn't have. Without a seed it's about half of them.
+# How far the two masks differ, we can count: how many of 4,096 gradients go through a mask that the
+# forward pass didn't have?
 
 # %% tags=["predict"]
 mask_guess = dl.predict(
@@ -375,7 +378,7 @@ mask_guess.reveal(
         "none": "That would be so if `seed=1` stood for one mask. It stands for a sequence, or "
         "each step would drop the same units, and the second computation takes the next mask.",
         "about half": "The seed fixes a sequence of masks, and each computation takes the next "
-        "one. Two masks agree at half of the places by chance.",
+        "one. Two masks agree at half of the places by chance, so a seed cures nothing here.",
         "all": "That would be so if the second mask were the first one's opposite. The two are "
         "independent, so half of the places agree.",
     },
