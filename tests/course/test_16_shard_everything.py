@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from distlab.course.checks.registry import checks_of
 from distlab.course.lesson_16_shard_everything import stages
+from distlab.course.lesson_16_shard_everything.figures import draw_memory_by_replicas
 from distlab.course.lesson_16_shard_everything.limited_workers import DeepModel
 from distlab.course.lesson_16_shard_everything.piece_gradients import draw_stack, piece_gradients
 from distlab.course.lesson_16_shard_everything.sharded_training import (
@@ -55,16 +56,43 @@ def sharded_by_sums(update, weights, gradient, m, v):
     return context.all_reduce("SUM", tf.pad(new, [[start, behind]])), m, v
 
 
+def sharded_by_stride(update, weights, gradient, m, v, interleaved=False):
+    context = tf.distribute.get_replica_context()
+    replicas, index = context.num_replicas_in_sync, context.replica_id_in_sync_group
+    total = context.all_reduce("SUM", gradient)
+    cut = [tf.reshape(vector, [-1, replicas])[:, index] for vector in (weights, total)]
+    new, m, v = update(*cut, m, v)
+    whole = context.all_gather(new, axis=0)
+    if interleaved:
+        whole = tf.reshape(tf.transpose(tf.reshape(whole, [replicas, -1])), [-1])
+    return whole, m, v
+
+
 def test_shards_of_adam_are_judged():
-    assert_right_answers_pass(ADAM, sharded_by_sums, seeds=ONE_DRAW)
+    in_a_list = edited("sharded_adam", {"return weights, m, v": "return [weights, m, v]"})
+    assert_right_answers_pass(ADAM, sharded_by_sums, in_a_list, seeds=ONE_DRAW)
+    summed = 'context.all_reduce("SUM", gradient)'
     wrong = {
         "state_gathered": load_stub(STEM)["sharded_adam"],
-        "own_gradient_only": edited(
-            "sharded_adam", {'context.all_reduce("SUM", gradient)': "gradient"}
+        "own_gradient_only": edited("sharded_adam", {summed: "gradient"}),
+        "mean_of_gradients": edited("sharded_adam", {'"SUM"': '"MEAN"'}),
+        "cut_by_stride": sharded_by_stride,
+        "method_of_the_lesson": edited(
+            "sharded_adam", {summed: "context.reduce_scatter(gradient)"}
         ),
     }
-    assert_mistakes_are_caught(ADAM, wrong, earned={"state_gathered": 0}, seeds=ONE_DRAW)
-    said = {"three values: weights, m and v": lambda update, weights, *given: weights}
+    earned = {"state_gathered": 0, "method_of_the_lesson": 0}
+    earned |= {"mean_of_gradients": 0.5, "cut_by_stride": 0.5}
+    assert_mistakes_are_caught(ADAM, wrong, earned=earned, seeds=ONE_DRAW)
+    put_back = functools.partial(sharded_by_stride, interleaved=True)
+    own_rows = edited("sharded_adam", {summed: "context.own_rows(gradient)"})
+    assert_mistakes_are_caught(ADAM, {"cut_by_stride": put_back}, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(ADAM, {"method_of_the_lesson": own_rows}, seeds=ONE_DRAW)
+    said = {
+        "yours returned one value": lambda update, weights, *given: weights,
+        "yours returned 2 values": lambda update, weights, gradient, m, v: (weights, m),
+        "yours returned None": lambda update, weights, gradient, m, v: None,
+    }
     assert_feedback_says(ADAM, said)
 
 
@@ -102,6 +130,39 @@ def last_kept(context, layer, loss, pieces, x):
         for piece in pieces[:-1]:
             x = tf.recompute_grad(gathered)(piece, x)
         value = loss(gathered(pieces[-1], x))
+    return tape.gradient(value, pieces)
+
+
+def recomputed_in_groups(context, layer, loss, pieces, x, sizes=(3,)):
+    """Each group of layers in one recompute_grad; a group of size 0 is one layer without it."""
+
+    def run(*given):
+        *own, x = given
+        for piece in own:
+            x = layer(context.all_gather(piece, axis=0), x)
+        return x
+
+    start = 0
+    with tf.GradientTape() as tape:
+        tape.watch(pieces)
+        for size in sizes:
+            group = pieces[start : start + max(size, 1)]
+            x = tf.recompute_grad(run)(*group, x) if size else run(*group, x)
+            start += max(size, 1)
+        value = loss(x)
+    return tape.gradient(value, pieces)
+
+
+def closed_over(context, layer, loss, pieces, x):
+    with tf.GradientTape() as tape:
+        tape.watch(pieces)
+        for piece in pieces:
+
+            def gathered(x, piece=piece):
+                return layer(context.all_gather(piece, axis=0), x)
+
+            x = tf.recompute_grad(gathered)(x)
+        value = loss(x)
     return tape.gradient(value, pieces)
 
 
@@ -160,6 +221,12 @@ def test_gradients_of_pieces_are_judged():
         "whole_gradient": whole_gradient,
         "not_gathered": not_gathered,
         "kept_whole": edited("fsdp_gradients", {"tf.recompute_grad(gathered)": "gathered"}),
+        "recomputed_at_once": recomputed_in_groups,
+        "no_gradient": edited("fsdp_gradients", {"tape.watch(pieces)": "pass"}),
+        "other_context": edited(
+            "fsdp_gradients",
+            {"context.all_gather": "tf.distribute.get_replica_context().all_gather"},
+        ),
         "summed_again": edited(
             "fsdp_gradients",
             {result: 'return [context.all_reduce("SUM", g) for g in tape.gradient(value, pieces)]'},
@@ -169,10 +236,28 @@ def test_gradients_of_pieces_are_judged():
         ),
     }
     earned = {"all_gathered_first": 2.5, "kept_whole": 3, "whole_gradient": 0}
+    earned |= {"recomputed_at_once": 3, "no_gradient": 0, "other_context": 2.5}
     earned |= dict.fromkeys(wrong.keys() - earned, 0.5)
     assert_mistakes_are_caught(FSDP, wrong, earned=earned, seeds=ONE_DRAW)
-    said = {"a list with a gradient for each piece": lambda context, layer, loss, pieces, x: x}
+    in_part = {"recomputed_at_once": (2, 1), "kept_whole": (0, 1, 1)}
+    in_part = {
+        mistake: functools.partial(recomputed_in_groups, sizes=sizes)
+        for mistake, sizes in in_part.items()
+    }
+    assert_mistakes_are_caught(FSDP, in_part, earned=3, seeds=ONE_DRAW)
+    said = {
+        "yours returned one value, and no list": lambda context, layer, loss, pieces, x: x,
+        "yours returned None": lambda context, layer, loss, pieces, x: None,
+        "yours returned 1 value for 3 pieces": lambda context, layer, loss, pieces, x: [x],
+        "Is each piece watched, and is it an argument": closed_over,
+    }
     assert_feedback_says(FSDP, said, earned=0)
+
+
+def test_kernels_differ_in_size_so_the_notes_say_which_was_gathered():
+    for seed in range(20):
+        sizes = [kernel.nbytes for kernel in draw_stack(seed)["kernels"]]
+        assert len(set(sizes)) == len(sizes)
 
 
 # Task 3: sent_bytes
@@ -188,8 +273,11 @@ def bytes_by_chunks(notes, replicas):
 
 def test_bytes_are_judged():
     assert_right_answers_pass(BYTES, bytes_by_chunks)
-    once = edited("sent_bytes", {'"r": 2': '"r": 1'})
-    assert_mistakes_are_caught(BYTES, {"all_reduce_counted_once": once})
+    wrong = {
+        "all_reduce_counted_once": edited("sent_bytes", {'"r": 2': '"r": 1'}),
+        "one_chunk_sent": edited("sent_bytes", {" * (replicas - 1)": ""}),
+    }
+    assert_mistakes_are_caught(BYTES, wrong)
 
 
 # What the lesson says and does not show
@@ -201,6 +289,15 @@ def test_the_fsdp_of_the_solution_sends_one_and_a_half_times_as_much_as_mirrored
     assert notes.letters == "g l g l g l g l s g l s g l s"
     mirrored_bytes = sum(2 * kernel.nbytes * 3 // 4 for kernel in stack["kernels"])
     assert notes.sent_bytes() == 1.5 * mirrored_bytes
+
+
+def test_a_figure_draws_what_no_number_of_replicas_lowers():
+    replicas = [1, 4, 64]
+    curves = {"flat": [8.0] * 3, "half": [4 + 4 / n for n in replicas], "all": [8, 2, 0.125]}
+    figure = draw_memory_by_replicas(replicas, curves, measured={}, limit_gb=6)
+    dotted = [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert dotted == pytest.approx([4])
+    assert "Floors, as dotted lines: half 4 GB." in figure.alt
 
 
 def functions_of(text):

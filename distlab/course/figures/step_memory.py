@@ -1,6 +1,7 @@
 """Draws the memory that a step needs on one device, beside what it has, for lesson 16.
 
-draw_memory({"Mirrored": {"weights": 48, "gradients": 48, "optimizer state": 96}}, limit_gb=80)
+mirrored = {"weights": 48, "gradients": 48, "optimizer state": 96}
+draw_memory({"Mirrored": mirrored}, limit_gb=80, model="12 billion weights")
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> Figure:
+def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float, model: str) -> Figure:
     """Draws the memory of a step on each device as a stacked bar, with the device's limit."""
     figure, ax = panels(width=WIDE, height=0.5 * len(rows) + 1.2)
     left = dict.fromkeys(rows, 0.0)
@@ -44,7 +45,7 @@ def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> 
     fitting = sum(total <= limit_gb for total in left.values())
     return finish(
         figure,
-        title=f"{fitting} of {len(rows)} fit into {limit_gb:.0f} GB",
+        title=f"{model}: {fitting} of {len(rows)} fit into {limit_gb:.0f} GB",
         alt=f"Stacked bars of what one device holds in a step ({parts}), with a line at "
         f"{limit_gb:.0f} GB. {caption}",
     )

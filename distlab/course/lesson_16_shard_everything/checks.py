@@ -13,24 +13,36 @@ from distlab.course.checks import (
     Cost,
     Equal,
     Fault,
-    Form,
+    Gate,
     Holds,
     Inputs,
     Observed,
     Plain,
+    Raises,
     Then,
 )
 from distlab.course.lesson_16_shard_everything.piece_gradients import (
+    NO_GRADIENT,
     REPLICAS,
     draw_stack,
     piece_gradients,
 )
+from distlab.course.runs.noted_collectives import Notes
 from distlab.course.runs.replicas import give_each, mirrored, take_each
 
 # --- sharded_adam: Adam whose state is divided among the replicas
 
 _PIECE, _MORE = "its own piece", "more than its own piece"
 _RATE, _FIRST, _SECOND, _TINY = 0.1, 0.9, 0.99, 1e-7
+
+
+def _form(label: str) -> Gate:
+    """The form of an answer, of which the call has noted in words what it is otherwise."""
+    return Gate(
+        Holds(
+            label, lambda _, out: out["form"] == "", lambda _, out: f"yours returned {out['form']}"
+        )
+    )
 
 
 def _adam_inputs(seed: int) -> Inputs:
@@ -73,20 +85,32 @@ def _adam_call(sharded_adam: Callable[..., Any], inputs: Inputs) -> Plain:
 
     step = tf.function(lambda *args: strategy.run(sharded_adam, args=(update, *args)))
     answer = step(weights, *own)
-    if not (isinstance(answer, tuple) and len(answer) == 3):
-        return {"form": type(answer).__name__}
+    if not (isinstance(answer, tuple | list) and len(answer) == 3):
+        values = f"{len(answer)} values" if isinstance(answer, tuple | list) else "one value"
+        return {"form": "None" if answer is None else values}
     weights, m, v = (take_each(strategy, part) for part in answer)
     return {"form": "", "updated": sorted(updated), "state": [m, v], "weights": weights}
 
 
 def _adam_reference(
-    given: Inputs, *, summed: bool = True, whole_state: bool = False, weights: str = "gathered"
+    given: Inputs,
+    *,
+    total: str = "sum",
+    cut: str = "blocks",
+    whole_state: bool = False,
+    weights: str = "gathered",
 ) -> Plain:
     """Returns each replica's result, if gradients, state and weights are combined in these ways."""
     replicas, gradient = given["replicas"], given["gradient"]
-    total = np.broadcast_to(gradient.sum(axis=0), gradient.shape) if summed else gradient
-    old = given["weights"].reshape(replicas, -1)
-    own = np.stack([total[n].reshape(replicas, -1)[n] for n in range(replicas)])
+
+    def pieces(vector: Any) -> Any:
+        blocks = vector.reshape(replicas, -1)
+        return blocks if cut == "blocks" else vector.reshape(-1, replicas).T
+
+    summed = np.broadcast_to(gradient.sum(axis=0), gradient.shape)
+    totals = {"sum": summed, "mean": summed / replicas, "own": gradient}[total]
+    old = pieces(given["weights"])
+    own = np.stack([pieces(totals[n])[n] for n in range(replicas)])
     new, m, v = _update(old, own, given["m"], given["v"])
     after = {
         "gathered": [new.ravel()] * replicas,
@@ -110,21 +134,36 @@ ADAM = Check(
     call=_adam_call,
     reference=_adam_reference,
     criteria=(
-        Form("three values: weights, m and v", lambda _, out: out["form"] == "", key="form"),
+        _form("three values: weights, m and v"),
         Equal("updated", "what each replica passes to `update`", points=0.5),
         Then(Close("state", "on each replica, its piece of m and of v", atol=1e-5, points=0.5)),
         Then(Close("weights", "on every replica, all updated weights", atol=1e-4, points=2)),
     ),
     hint="all_reduce the gradient, and keep piece number replica_id_in_sync_group of it and of the "
     "weights. Call update with these pieces. all_gather the new piece of the weights.",
-    revisit='"ZeRO 1: update between the halves" in lesson 16',
+    revisit='"ZeRO 1: divide the state" in lesson 16',
     mistakes=(
         Fault("state_gathered", whole_state=True).feedback(
             "You gathered Adam's state. While it updates, each replica holds as much as before the "
             "state was divided, and it has sent more. Which of the vectors must be whole for the "
             "next forward pass?"
         ),
-        Fault("own_gradient_only", summed=False).feedback(
+        Raises("method_of_the_lesson", r"has no attribute '(reduce_scatter|own_rows)'").feedback(
+            "You called a method of the lesson's context. Here you have TensorFlow's own, which "
+            "sums whole vectors and gathers pieces, but has neither `reduce_scatter` nor "
+            "`own_rows`. How do you cut the own piece out of a vector that is whole?"
+        ),
+        Fault("mean_of_gradients", sees="state", total="mean").feedback(
+            "You averaged the gradients of the replicas. Their losses are already divided by all "
+            "examples of the global batch, so your gradient is too small by the number of "
+            "replicas. What do the replicas' parts of one sum make together?"
+        ),
+        Fault("cut_by_stride", sees="state", cut="stride").feedback(
+            "You gave a replica every N-th number of a vector, for N replicas. `m` and `v` belong "
+            "to N blocks of neighbours, and replica 0 owns the first, so your gradients meet "
+            "averages of other weights. Which shape lets you take a whole block with one index?"
+        ),
+        Fault("own_gradient_only", total="own").feedback(
             "You updated with the gradient of the replica's own examples, so each piece of the "
             "weights learns from a different part of the batch. Which collective gives a piece the "
             "gradient of all examples?"
@@ -145,13 +184,20 @@ ADAM = Check(
 
 def _fsdp_call(fsdp_gradients: Callable[..., Any], inputs: Inputs) -> Plain:
     gradients, notes = piece_gradients(fsdp_gradients, inputs)
-    if gradients is None:
-        return {"form": "no gradient for each piece", "notes": notes.letters}
+    noted = {"notes": notes.letters, "gathers": _gathers_of_each(inputs, notes)}
+    if isinstance(gradients, str):
+        return {"form": gradients, **noted}
     shapes = [list(each[0].shape) for each in gradients]
-    answer = {"form": "", "shapes": shapes, "notes": notes.letters}
+    answer = {"form": "", "shapes": shapes, **noted}
     if shapes != _fsdp_reference(inputs)["shapes"]:
         return {**answer, "gradients": None}
     return {**answer, "gradients": _by_replica(gradients)}
+
+
+def _gathers_of_each(given: Inputs, notes: Notes) -> list[int]:
+    """How often each kernel was gathered; no two have the same size."""
+    gathered = [note.bytes for note in notes.notes if note.letter == "g"]
+    return [gathered.count(kernel.nbytes) for kernel in given["kernels"]]
 
 
 def _by_replica(gradients: Sequence[Any]) -> Any:
@@ -179,7 +225,9 @@ def _fsdp_reference(
     shapes = [list(each.shape[1:]) for each in gradients]
     notes = " ".join(["g l"] * len(gradients) + ["g l s"] * len(gradients))
     shapes = [list(kernel.shape) for kernel in given["kernels"]] if whole else shapes
-    return {"form": "", "shapes": shapes, "gradients": _by_replica(gradients), "notes": notes}
+    gathers = [2] * len(gradients)
+    answer = {"form": "", "shapes": shapes, "notes": notes, "gathers": gathers}
+    return {**answer, "gradients": _by_replica(gradients)}
 
 
 def _backward(kernels: Sequence[Any], x: Any, y: Any, count: int) -> list[Any]:
@@ -195,17 +243,36 @@ def _backward(kernels: Sequence[Any], x: Any, y: Any, count: int) -> list[Any]:
     return gradients[::-1]
 
 
-def _gathers(given: Inputs, out: Plain) -> int:
-    return str(out["notes"]).count("g")
-
-
 def _one_at_a_time(given: Inputs, out: Plain) -> bool:
-    return "g g" not in out["notes"] and _gathers(given, out) >= len(given["kernels"])
+    return "g g" not in out["notes"] and all(out["gathers"])
 
 
 def _gathered_again(given: Inputs, out: Plain) -> bool:
     """The last layer's kernel may stay whole: its backward pass comes at once."""
-    return _gathers(given, out) >= 2 * len(given["kernels"]) - 1
+    return all(count > 1 for count in out["gathers"][:-1])
+
+
+def _several_on_the_way_back(given: Inputs, out: Plain) -> bool:
+    """Whether the way back gathers a kernel before the gradient of the one before it has left."""
+    until_first, *between = str(out["notes"]).split("s")
+    forward = len(given["kernels"])
+    return until_first.count("g") > forward + 1 or any(part.count("g") > 1 for part in between)
+
+
+def _dropped(given: Inputs, out: Plain) -> bool:
+    return _gathered_again(given, out) and not _several_on_the_way_back(given, out)
+
+
+def _not_dropped(given: Inputs, out: Plain) -> str:
+    if _gathered_again(given, out):
+        return f"your notes are {out['notes']}"
+    return f"of the kernels, your notes have {out['gathers']} gathers"
+
+
+def _is_right(given: Inputs, out: Plain) -> bool:
+    """Whether the gradients are those of the reference."""
+    yours = out.get("gradients")
+    return yours is not None and np.allclose(yours, _fsdp_reference(given)["gradients"], atol=1e-5)
 
 
 FSDP = Check(
@@ -219,11 +286,7 @@ FSDP = Check(
     call=_fsdp_call,
     reference=_fsdp_reference,
     criteria=(
-        Form(
-            "a list with a gradient for each piece",
-            lambda _, out: out["form"] == "",
-            key="form",
-        ),
+        _form("a list with a gradient for each piece"),
         Equal("shapes", "each gradient has the shape of its piece", points=0.5),
         Then(Close("gradients", "gradients of the pieces, over all examples", atol=1e-5, points=2)),
         Then(
@@ -235,10 +298,8 @@ FSDP = Check(
             ),
             Holds(
                 "each kernel is dropped after its layer, and gathered again on the way back",
-                _gathered_again,
-                lambda given, out: (
-                    f"{_gathers(given, out)} gathers for {len(given['kernels'])} layers"
-                ),
+                _dropped,
+                _not_dropped,
                 points=1,
             ),
         ),
@@ -253,7 +314,22 @@ FSDP = Check(
             "mirrored replicas keep. Of which tensor should the tape compute the gradient, if you "
             "want only your own rows of it?"
         ),
-        Observed("not_gathered", lambda given, out: "g" not in out["notes"]).feedback(
+        Observed("no_gradient", lambda given, out: out["form"].startswith(NO_GRADIENT)).feedback(
+            "Your tape has no gradient for a piece, so nothing tells its owner how to change it. A "
+            "tape follows what it watches, and `tf.recompute_grad` gives gradients only for "
+            "arguments. Is each piece watched, and is it an argument of the function that's "
+            "recomputed?"
+        ),
+        Observed(
+            "other_context", lambda given, out: "g" not in out["notes"] and _is_right(given, out)
+        ).feedback(
+            "You didn't gather with the `context` you were given. Your gradients are right, but "
+            "the notes know nothing of your gathers, so they can't say when a kernel is whole. "
+            "Whose `all_gather` do you call?"
+        ),
+        Observed(
+            "not_gathered", lambda given, out: "shapes" in out and "g" not in out["notes"]
+        ).feedback(
             "You gathered nothing, so each layer ran with the rows of one replica, and its output "
             "isn't that of the whole kernel. Which collective makes a kernel whole?"
         ),
@@ -277,10 +353,21 @@ FSDP = Check(
             "all kernels are whole at once, and that's what the pieces were meant to avoid. When "
             "does the second layer need its kernel for the first time?"
         ),
-        Observed("kept_whole", lambda given, out: not _gathered_again(given, out)).feedback(
-            "You gathered each kernel once, so the tape keeps it whole until its gradient is "
-            "there. At the end of the forward pass every kernel is whole. How can the backward "
+        Observed(
+            "kept_whole", lambda given, out: "shapes" in out and not _gathered_again(given, out)
+        ).feedback(
+            "You gathered all kernels, or some of them, only once. The tape keeps each of these "
+            "whole until its gradient is there, so several are whole at once. How can the backward "
             "pass get a kernel that was dropped after its layer?"
+        ),
+        Observed(
+            "recomputed_at_once",
+            lambda given, out: "shapes" in out and _several_on_the_way_back(given, out),
+        ).feedback(
+            "You recompute several layers at once: on the way back your notes have gathers of "
+            "several kernels before the next gradient leaves, and until then all of these are "
+            "whole. How much may one `recompute_grad` go around, if one kernel is to be whole at a "
+            "time?"
         ),
     ),
 )
@@ -315,11 +402,12 @@ def _bytes_call(sent_bytes: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _bytes_reference(
-    given: Inputs, *, rounds: int = 2, keeps_own: bool = True, times: int = 0
+    given: Inputs, *, rounds: int = 2, chunks: str = "others", times: int = 0
 ) -> Plain:
     """Returns the bytes of each step, by these habits of counting."""
     count = given["replicas"]
-    share = ((count - 1) / count if keeps_own else 1) * float(count) ** times
+    passed_on = {"others": count - 1, "all": count, "one": 1}[chunks]
+    share = passed_on / count * float(count) ** times
     halves = {"g": 1, "s": 1, "r": rounds, "l": 0}
     return {
         name: sum(halves[letter] * size * share for letter, size in notes)
@@ -345,9 +433,14 @@ BYTES = Check(
             "You counted an all-reduce like a gather. Then mirrored replicas would send half of "
             "what ZeRO 1 sends. Which two collectives does an all-reduce consist of?"
         ),
-        Fault("own_chunk_sent", keeps_own=False).feedback(
+        Fault("own_chunk_sent", chunks="all").feedback(
             "You counted whole tensors. In each half of an all-reduce a rank passes on N - 1 of N "
             "chunks, so you have one too many. Which chunk does its neighbour not need?"
+        ),
+        Fault("one_chunk_sent", chunks="one").feedback(
+            "You counted one chunk, `size / N`, for each half of an all-reduce. A rank passes on a "
+            "chunk in every step of the ring, so your number is right only for 2 ranks. How many "
+            "steps does one half take with N ranks?"
         ),
         Fault("all_replicas_counted", times=1).feedback(
             "Your number is what all replicas send together. They send at the same time, each over "

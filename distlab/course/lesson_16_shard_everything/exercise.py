@@ -41,6 +41,9 @@ dl.show("devices", len(devices), expected=4)
 # - `m` and `v` are Adam's averages for the own piece only.
 # - `update(weights, gradient, m, v)` is one step of Adam on vectors of one length, and returns the
 #   new weights, `m` and `v`.
+# - `get_replica_context()` is TensorFlow's own context, without the lesson's `reduce_scatter` and
+#   `own_rows`. It has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
+#   `replica_id_in_sync_group`, which is a tensor.
 # - Return all new weights, and `m` and `v` of the own piece. About 6 lines change.
 #
 # <details><summary>Hint</summary>
@@ -50,9 +53,7 @@ dl.show("devices", len(devices), expected=4)
 #
 # <details><summary>Hint 2</summary>
 #
-# This is TensorFlow's own context: it has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
-# `replica_id_in_sync_group`. The last one is a tensor, so cut with `tf.reshape(vector, [replicas,
-# -1])[index]`.
+# Cut the own piece with `tf.reshape(vector, [replicas, -1])[index]`.
 # </details>
 
 

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Shard everything: ZeRO 1 to 3
 #
-# Meta's torchtitan trains Llama 3 with 8 billion weights on 8 GPUs, and each of them gets through
-# 5,762 tokens a second. On 128 GPUs it's
+# Meta's torchtitan trains Llama 3.1 with 8 billion weights on 8 GPUs, and each of them gets through
+# 5,762 tokens a second. On 128 GPUs, with sixteen times the batch, it's
 # [5,605](https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md),
-# so sixteen times the devices cost less than 3 % of the speed. Plain data parallelism wouldn't have
-# survived the first step. Adam in float32 needs 16 bytes for each weight, 128 GB in all, while
-# these GPUs have 96 GB, and `MirroredStrategy` would put all of it on every single one.
+# so sixteen times the devices cost each of them less than 3 % of its speed. Plain data parallelism
+# wouldn't have survived the first step. Adam in float32 needs 16 bytes for each weight, 128 GB in
+# all, while these GPUs have 96 GB, and `MirroredStrategy` would put all of it on every single one.
 #
 # What they do instead is called FSDP, and TensorFlow doesn't have it. You'll write it in this
 # lesson, and its heart is one line.
@@ -19,17 +19,17 @@
 # - say which of weights, gradients and state a replica really needs whole, and when,
 # - divide them one after the other, as ZeRO 1, 2 and 3 do, and still take the steps of one device,
 # - count what each stage holds and sends, and choose one for your own model,
-# - recognize the silent mistake that gives each worker somebody else's rows.
+# - give each worker of a cluster its own part, and check that it's there.
 #
 # **Time:** {minutes}. **Needs:** lessons [09](09_multi_worker.ipynb) (workers), 12 (the two halves
-# of an [all-reduce](12_ring_all_reduce.ipynb)) and 15 (recomputing a layer). No GPU, and nothing is
-# downloaded, but the part with two processes needs Linux.
+# of an [all-reduce](12_ring_all_reduce.ipynb)) and [15](15_fit_into_memory.ipynb) (recomputing a
+# layer). No GPU, and nothing is downloaded, but the part with two processes needs Linux.
 #
 # <details><summary>Do you remember? Lesson 12: which two operations make up an all-reduce around a
 # ring, and what does each rank have in between?</summary>
 #
 # A reduce-scatter and an all-gather. In between, each rank has the finished sum of its own rows and
-# of nothing else, and today that moment becomes useful.
+# of nothing else.
 # </details>
 
 # %%
@@ -98,13 +98,11 @@ report(whole)
 # > could lie on one replica only.
 
 # %% [markdown]
-# ## ZeRO 1: update between the halves
+# ## ZeRO 1: divide the state
 #
 # So let replica 0 update the first quarter of every layer, replica 1 the second, and so on. Then
-# each needs the state of its own quarter only. It also needs only its own rows of the summed
-# gradient, and that's what a [reduce-scatter](../docs/glossary.md#reduce-scatter) gives it. But the
-# next forward pass needs all weights on every replica, so the new rows have to go around in an
-# [all-gather](../docs/glossary.md#all-gather).
+# each needs the state of its own quarter only. But the next forward pass needs all weights on every
+# replica, so after the update the new quarters have to go around.
 
 # %% tags=["predict"]
 bytes_guess = dl.predict(
@@ -116,6 +114,11 @@ bytes_guess = dl.predict(
         "less than before, because each replica needs only its own sums",
     ],
 )
+
+# %% [markdown]
+# A replica needs only its own rows of the summed gradient, and a
+# [reduce-scatter](../docs/glossary.md#reduce-scatter) gives it just these. The new rows of all
+# replicas are put together by an [all-gather](../docs/glossary.md#all-gather).
 
 
 # %%
@@ -169,11 +172,12 @@ bytes_guess.reveal(
 # %% [markdown]
 # ## ZeRO 2: sum gradients as they come
 #
-# Each replica still keeps a gradient for every weight. You'd hardly notice in a step with one
-# backward pass, because a gradient can be summed and dropped as soon as it's there. It matters when
-# you accumulate gradients over [micro-batches](../docs/glossary.md#micro-batch), because then a
-# whole gradient waits until the last of them is done. But replica 0 will only ever need the sum of
-# its own rows. So reduce-scatter after each micro-batch, and keep only the rows that you own.
+# Each replica still keeps a gradient for every weight, because our step makes a buffer for each,
+# and so we've counted them. With a single backward pass you could do without these buffers, and sum
+# and drop each gradient as soon as it's there. But if you accumulate gradients over
+# [micro-batches](../docs/glossary.md#micro-batch), they wait until the last of these is done. Even
+# then replica 0 only needs the sum of its own rows, so reduce-scatter after each micro-batch, and
+# keep only the rows that you own.
 
 
 # %%
@@ -263,8 +267,9 @@ gradient_guess.reveal(
 # **The gradient of an all-gather is a reduce-scatter**, and TensorFlow knows it. Each copy that
 # goes out comes back as a gradient, and all of them are summed at the owner. So we needn't write a
 # backward pass at all, and only have to make sure that a gathered layer is dropped after its use.
-# Lesson 15 has the tool: `tf.recompute_grad` forgets what happens inside, and repeats it when the
-# backward pass gets there.
+# [Lesson 15](15_fit_into_memory.ipynb) has the tool: `tf.recompute_grad` forgets what happens
+# inside, and repeats it when the backward pass gets there. It gives gradients only for what you
+# pass as arguments, so `own` is one of them.
 
 
 # %% tags=["after-reveal"]
@@ -295,13 +300,17 @@ dl.show("mirrored, then r: all-reduce", whole.notes.letters)
 dl.show("ZeRO 3", run_3.notes.letters)
 ratio = run_3.notes.sent_bytes() / whole.notes.sent_bytes()
 dl.show("ZeRO 3 sends, compared with mirrored", ratio)
+run_3_in_parts = train(strategy, two_parts, zero_3, momentum)
+ratio = run_3_in_parts.notes.sent_bytes() / whole.notes.sent_bytes()
+dl.show("with two micro-batches", ratio)
 
 # %% [markdown] tags=["after-reveal"]
 # Three layers are gathered and used on the way forward. On the way back each is gathered and
 # computed a second time, and its gradient leaves. That makes two gathers and a reduce-scatter,
-# where an all-reduce has one of each, so ZeRO 3 sends half as much again. Without
-# `tf.recompute_grad` the second gathers disappear, but every layer stays whole until the end of the
-# step.
+# where an all-reduce has one of each, so ZeRO 3 sends half as much again. Each further micro-batch
+# does all of it again, because its layers have been dropped, while mirrored replicas still sum only
+# once. Without `tf.recompute_grad` the second gathers disappear, but every layer stays whole until
+# the end of the step.
 #
 # > **Takeaway.** Gather a layer, use it, drop it, gather it again on the way back. The gradient of
 # > the gather is the sum that you need.
@@ -317,11 +326,11 @@ dl.show("ZeRO 3 sends, compared with mirrored", ratio)
 # </details>
 
 # %% [markdown]
-# ## Two processes of 64 MB
+# ## Two processes of 64 MiB
 #
-# So far we've counted bytes on a machine that had plenty. Now two workers get 64 MB each, with the
-# limit of lesson 15, for a model of 5.8 million weights that keeps 66 MB when it's mirrored. We
-# hand them the same two stages that you've just seen.
+# So far we've counted bytes on a machine that had plenty. Now two workers get 64 MiB each, with the
+# limit of [lesson 15](15_fit_into_memory.ipynb), for a model of 5.8 million weights that keeps 66
+# MiB when it's mirrored. We hand them the same two stages that you've just seen.
 
 # %%
 from distlab.course.lesson_16_shard_everything.limited_workers import first_rows, train_together
@@ -331,13 +340,13 @@ def ends(outcomes):
     return [outcome.error.partition(":")[0] or "trained" for outcome in outcomes]
 
 
-dl.show("mirrored with 64 MB", ends(train_together(mirrored, megabytes=64)))
+dl.show("mirrored with 64 MiB", ends(train_together(mirrored, megabytes=64)))
 
 # %% [markdown]
 # Both stop with the error of a full GPU. For ZeRO 3 each worker has to begin with its own half of
-# every layer, and you'd probably write that as in lesson 09: make a variable inside
-# `strategy.scope()`, with the worker's own rows as its first value. We try it with two numbers, and
-# tell TensorFlow that the copies may differ (`ON_READ`, without aggregation).
+# every layer. Lesson 09 made its variables inside `strategy.scope()`, so we do that too, and pass
+# the worker's own rows as the first value. We try it with two numbers, and tell TensorFlow that the
+# copies may differ (`ON_READ`, without aggregation).
 
 # %% tags=["predict"]
 rows_guess = dl.predict(
@@ -370,18 +379,18 @@ rows_guess.reveal(
 # %% [markdown] tags=["after-reveal"]
 # There's no error and no warning, and now both workers own the first half of every layer. So assign
 # the own rows *after* the variable is there, or make the variable outside of the scope, as `train`
-# does. Then ZeRO 3 trains in 64 MB, and we compare its losses with those of mirrored workers that
-# get 400 MB.
+# does. Then ZeRO 3 trains in 64 MiB, and we compare its losses with those of mirrored workers that
+# get 400 MiB.
 
 # %% tags=["after-reveal"]
 import numpy as np
 
 sharded = train_together(zero_3, megabytes=64)
 enough = train_together(mirrored, megabytes=400)
-dl.show("ZeRO 3 with 64 MB", ends(sharded))
-dl.show("mirrored with 400 MB", ends(enough))
+dl.show("ZeRO 3 with 64 MiB", ends(sharded))
+dl.show("mirrored with 400 MiB", ends(enough))
 for name, outcomes in {"ZeRO 3": sharded, "mirrored": enough}.items():
-    dl.show(f"{name} keeps, MB", sum(outcomes[0].result["held"].values()), digits=1)
+    dl.show(f"{name} keeps, MiB", sum(outcomes[0].result["held"].values()), digits=1)
 losses = [outcome.result["losses"] for outcome in sharded + enough]
 dl.show("max difference between their losses", np.ptp(losses, axis=0).max(), below=1e-4)
 
@@ -398,7 +407,7 @@ dl.show("max difference between their losses", np.ptp(losses, axis=0).max(), bel
 # Near the limit one worker may run out of memory while the other waits for its sum, and TensorFlow
 # sets no limit to that wait. So `train_together` ends both after 90 seconds and says why. What a
 # worker keeps isn't all that it needs: a step also takes a layer or two, gradients on their way,
-# and activations, which brought this run from 33 to about 50 MB.
+# and activations, which brought this run from 33 to about 50 MiB.
 # </details>
 
 # %% [markdown]
@@ -450,7 +459,8 @@ floor_guess.reveal(
 # %% [markdown] tags=["after-reveal"]
 # **What isn't divided is a floor that no number of devices lowers.** The points are measured, from
 # the variables that a replica of our small model makes for Adam, and scaled up to 30 billion
-# weights. Only ZeRO 3 goes under the line, from 8 replicas on.
+# weights. Dotted lines are the floors. Only ZeRO 3 has none, and 8 is the first of these numbers
+# with which it goes under the line.
 #
 # So take the first stage whose floor is low enough for you, because each one costs a little more:
 #
@@ -459,11 +469,12 @@ floor_guess.reveal(
 # | mirrored (PyTorch's DDP) | weights, gradients, state | 1 | everything |
 # | ZeRO 1 | weights, gradients | 1 | all but the state |
 # | ZeRO 2 | weights | 1, and ½ for each further micro-batch | the weights, and little else |
-# | ZeRO 3, FSDP | a layer at a time | 1.5 | one layer, and its part of the rest |
+# | ZeRO 3, FSDP | a layer at a time | 1.5 for each micro-batch | one layer, and its share |
 #
-# The calculator does it for your own model. It leaves out activations, which no stage divides, so
-# if they're what's too large, go back to lesson 15. And if a single layer doesn't fit, [lesson
-# 18](18_split_layer_and_text.ipynb) splits it.
+# The calculator does it for your own model, for a step of one micro-batch. It begins with another
+# one than above, 7 billion weights in mixed precision. It leaves out activations, which no stage
+# divides, so if they're what's too large, go back to [lesson 15](15_fit_into_memory.ipynb). And if
+# a single layer doesn't fit, [lesson 18](18_split_layer_and_text.ipynb) splits it.
 
 # %% tags=["after-reveal"]
 from distlab.course.lesson_16_shard_everything.view import explore_memory
@@ -476,8 +487,8 @@ explore_memory()
 # place the collectives. With all of them somebody has to choose what is divided, and now you know
 # what that buys.
 #
-# > **Takeaway.** Take the first stage whose floor fits. ZeRO 1 is free, and ZeRO 3 costs half as
-# > many bytes again.
+# > **Takeaway.** Take the first stage whose floor fits. ZeRO 1 is free, while ZeRO 3 sends 1.5
+# > times as much as mirrored, for each micro-batch.
 
 # %% [markdown] tags=["after-reveal"]
 # <details><summary>Fine print</summary>

@@ -56,9 +56,9 @@ class DeepModel:
 def train_together(
     stage: Stage, *, megabytes: int, timeout_secs: float = TIMEOUT_SECS
 ) -> list[Outcome]:
-    """Trains with two workers, each a process whose tensors have so many MB.
+    """Trains with two workers, each a process whose tensors have so many MiB.
 
-    Returns how it ended on each. A result has the `losses` of two steps, and in MB what the
+    Returns how it ended on each. A result has the `losses` of two steps, and in MiB what the
     worker `held` between them, by part, and its `peak`.
     """
     return _call_workers(_train, stage, megabytes=megabytes, timeout_secs=timeout_secs)

@@ -27,7 +27,7 @@ def main() -> None:
     strategy = mirrored(4)  # before anything starts TensorFlow
     model, step = DeepModel(replicas=4, layers=1), Momentum(0.01)
     one = train_on_one(model, step, steps=10)
-    print(_ROW.format("", "bytes a weight", "sent / weights", "difference", "kept MB", "peak MB"))  # noqa: T201
+    print(_ROW.format("", "bytes a weight", "sent / weights", "difference", "kept MiB", "peak MiB"))  # noqa: T201
     for stage in STAGES:
         run = train(strategy, model, stage, step, steps=10)
         parameters = sum(value.size for value in model.first)

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.course.runs.noted_collectives import Notes, own_rows
+from distlab.course.runs.outcomes import quiet_tensorflow
 
 PARTS = ("weights", "gradients", "state")
 
@@ -173,7 +174,8 @@ def train(strategy: Any, model: Any, stage: Stage, step: Any, *, steps: int = 3)
         return tf.distribute.get_replica_context().all_reduce("SUM", tf.add_n(losses))
 
     compiled = tf.function(lambda: strategy.run(on_replica))
-    losses = [float(strategy.experimental_local_results(compiled())[0]) for _ in range(steps)]
+    with quiet_tensorflow():  # each training traces its own step, and TensorFlow counts these
+        losses = [float(strategy.experimental_local_results(compiled())[0]) for _ in range(steps)]
     return Run(losses, _whole(kept, stage), kept[0].held(), notes)
 
 

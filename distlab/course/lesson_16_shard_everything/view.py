@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 LIMIT_GB = 80
 _PARTS = tuple(held_bytes(1))
+_PRECISIONS = {
+    "mixed": "mixed precision",
+    "mixed in Keras": "mixed precision in Keras",
+}
 _PARAMETERS = (125e6, 350e6, 1.5e9, 3e9, 7e9, 13e9, 30e9, 70e9, 175e9, 405e9)
 
 
@@ -65,14 +69,23 @@ def _numbers(
     return numbers
 
 
-def _draw(numbers: Mapping[str, Any], *, replicas: int, sharding: Sharding, **_: Any) -> Figure:
+def _draw(
+    numbers: Mapping[str, Any],
+    *,
+    parameters: float,
+    precision: Precision,
+    replicas: int,
+    sharding: Sharding,
+    **_: Any,
+) -> Figure:
     rows = {
         f"{kind}, {replicas} replicas,\nsends {sent:.1f} GB a step": dict(
             zip(_PARTS, held, strict=True)
         )
         for kind, held, sent in zip(_kinds(sharding), numbers["held"], numbers["sent"], strict=True)
     }
-    return draw_memory(rows, limit_gb=LIMIT_GB)
+    model = f"{_parameters(parameters)} weights, {_PRECISIONS.get(precision, precision)}"
+    return draw_memory(rows, limit_gb=LIMIT_GB, model=model)
 
 
 def _kinds(sharding: Sharding) -> tuple[Sharding, Sharding]:

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from distlab.errors import DistlabError
+
+_AUTOGRAPH_FRAME = re.compile(r'^ +File ".+", line \d+, in .+\n.*\n', re.MULTILINE)
 
 
 def what_happens(call: Callable[[], Any]) -> Any:
@@ -39,8 +42,14 @@ def waits_for(*tasks: str) -> Iterator[None]:
         raise
     except Exception as error:
         checks = " and ".join(f'dl.check("{task}")' for task in tasks)
-        print(f"No result: your code ended with {type(error).__name__}: {error}")  # noqa: T201
+        print(f"No result: your code ended with {_without_frames(error)}")  # noqa: T201
         print(f"{checks} says more.")  # noqa: T201
+
+
+def _without_frames(error: Exception) -> str:
+    """An error's name and text, without the lines of code that AutoGraph writes into the text."""
+    *frames, said = _AUTOGRAPH_FRAME.split(str(error))
+    return said.strip() if frames else f"{type(error).__name__}: {said}"
 
 
 @contextlib.contextmanager

@@ -153,6 +153,7 @@ SAMPLES = {
     "step_memory.draw_memory": lambda draw: draw(
         {"copied": {"weights": 40, "state": 60}, "cut": {"weights": 46, "state": 0}},
         limit_gb=80,
+        model="12 billion weights",
     ),
     "21.draw_card": lambda draw: draw(list(CARD.values()), otherwise=OTHERWISE),
     "03.draw_paths": lambda draw: draw(

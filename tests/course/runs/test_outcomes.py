@@ -31,6 +31,18 @@ def test_a_picture_waits_for_stubs_by_name_and_names_the_check_of_an_answer_that
     assert capsys.readouterr().out == "a picture"
 
 
+def test_an_error_in_a_compiled_step_is_shown_without_the_frames_that_autograph_writes(capsys):
+    @tf.function
+    def step():
+        return {}["rows"]
+
+    with waits_for("loop"):
+        step()
+    assert capsys.readouterr().out == (
+        "No result: your code ended with KeyError: 'rows'\ndl.check(\"loop\") says more.\n"
+    )
+
+
 def test_what_is_no_fault_of_the_answer_is_raised():
     for error in (KeyboardInterrupt(), InvalidArgument(asked="a", found="b", do="c")):
         with pytest.raises(type(error)):
