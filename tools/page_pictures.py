@@ -98,7 +98,7 @@ def strips_picture(errors: Mapping[str, Sequence[float]]) -> str:
 
 
 def _error_at(error: float) -> float:
-    """Where an error is on the axis of strips; what is beyond its ends is at them."""
+    """The place of an error on the axis of strips; what is beyond its ends is at them."""
     return STRIPS + (min(max(error, -0.6), 0.6) + 0.6) / 1.2 * (WIDTH - STRIPS - 6)
 
 

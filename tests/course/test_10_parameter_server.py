@@ -215,7 +215,7 @@ def test_two_workers_are_one_replica():
 
 
 def queue_with_a_bad_batch(coordinator):
-    """What becomes of 20 steps whose fifth fails, if `join` or `schedule` comes after it."""
+    """Runs 20 steps whose fifth fails, with `join` or `schedule` after it."""
     with coordinator.strategy.scope():
         count, gate = tf.Variable(0), tf.Variable(0)
 

@@ -1,4 +1,4 @@
-"""What is counted: FLOPs by TensorFlow's profiler, by XLA, and by hand."""
+"""FLOPs are counted by TensorFlow's profiler, by XLA, and by hand."""
 
 import keras
 import pytest

@@ -1,4 +1,4 @@
-"""What a step holds and sends is what the papers count, and nonsense is refused."""
+"""A step holds and sends what the papers count, and nonsense is refused."""
 
 from itertools import product
 from typing import get_args

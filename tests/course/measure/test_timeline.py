@@ -1,4 +1,4 @@
-"""What a profile says: which thread worked when, and on what."""
+"""A profile says which thread worked when, and on what."""
 
 import sys
 
