@@ -123,14 +123,6 @@ def answer_by_keyboard(page, asked, number):
         page.keyboard.press("Shift+Enter")
 
 
-def is_of_windowing(stack):
-    """Whether an error is JupyterLab's own: it takes out cells that are far from sight twice.
-
-    https://github.com/jupyterlab/jupyterlab/issues/15415 has its trace. The cell stays usable.
-    """
-    return "Failed to execute 'removeChild' on 'Node'" in stack and "distlab-course" not in stack
-
-
 def test_every_prediction_of_the_course_is_answered_by_keyboard_alone(lab):
     folder, address, browser = lab
     lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -145,7 +137,7 @@ def test_every_prediction_of_the_course_is_answered_by_keyboard_alone(lab):
             page.keyboard.press("Shift+Enter")
             for number, each in enumerate(asked):
                 answer_by_keyboard(page, each, number)
-        assert [stack for stack in thrown if not is_of_windowing(stack)] == []
+        assert thrown == []
         count += len(asked)
     assert count == 109
 
