@@ -446,6 +446,33 @@ def test_an_interrupt_reaches_a_task_that_has_not_begun_what_it_was_sent(
     assert shared.run(my_index) == [0, 1]
 
 
+def test_an_interrupt_that_meets_the_kernels_own_lines_ends_the_code_without_a_reply(
+    shared, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "GRACE_SECS", HANG_SECS)
+    lost = """
+kernel = get_ipython().kernel
+execute = kernel.do_execute
+async def interrupted_late(**arguments):
+    kernel.do_execute = execute
+    await execute(**arguments)
+    raise KeyboardInterrupt
+kernel.do_execute = interrupted_late"""
+    shared.execute(lost, tasks="worker:1")
+
+    def interrupt():
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted) as caught:
+        shared.run(sleep_forever, str(tmp_path))
+    thread.join()
+    assert caught.value.found == "worker:0, worker:1 were kept, with their variables"
+    assert shared.run(my_index) == [0, 1]
+
+
 def test_a_worker_that_is_lost_in_fit_costs_a_restart_and_an_error_costs_none(capfd, tmp_path):
     """The other one raises an error of distlab's, which names the lost one."""
 

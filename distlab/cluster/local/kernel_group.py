@@ -31,6 +31,7 @@ from distlab.cluster.deadline import Deadline
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
+from distlab.cluster.local.begin_kernel import BEGUN
 from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
@@ -65,7 +66,8 @@ class TaskKernel:
         self.stacks = Path(f"{self._stem}.stacks")
         self._client = BlockingKernelClient(context=context)
         self._sent_at = self._replied_at = time.monotonic()
-        self._is_idle = self._is_connected = False
+        self.is_idle = False  # after the last code that it was sent, whether it replied or not
+        self._is_connected = False
 
     def connection_file(self) -> str:
         """Writes the file that tells the kernel where to listen, and returns its path."""
@@ -79,7 +81,7 @@ class TaskKernel:
     @property
     def is_busy(self) -> bool:
         """Whether it has not answered the last code that it was sent."""
-        return bool(self._request_ids) and not (self.reply and self._is_idle)
+        return bool(self._request_ids) and not (self.reply and self.is_idle)
 
     @property
     def since(self) -> float:
@@ -102,7 +104,7 @@ class TaskKernel:
             self._request_ids.add(self._client.kernel_info())
         for _ in self.messages():
             pass
-        return self.reply is not None and self._is_idle
+        return self.reply is not None and self.is_idle
 
     def send(self, code: str, *, store_history: bool = True) -> None:
         """Sends code to run."""
@@ -138,8 +140,12 @@ class TaskKernel:
         return message
 
     def _begin(self, request_id: str) -> None:
-        self._request_ids, self.reply, self._is_idle = {request_id}, None, False
+        self._request_ids, self.reply, self.is_idle = {request_id}, None, False
         self._sent_at, self.has_begun = time.monotonic(), False
+
+    def forgo_reply(self) -> None:
+        """Takes its code as ended; ipykernel does not reply if SIGINT meets its own lines."""
+        self.reply, self._replied_at = self.reply or {"status": "aborted"}, time.monotonic()
 
     def sockets(self) -> list[zmq.Socket[Any]]:
         """Returns what to poll for messages."""
@@ -158,7 +164,8 @@ class TaskKernel:
             if message["parent_header"].get("msg_id") not in self._request_ids:
                 continue
             if message["msg_type"] == "status":
-                self._is_idle = message["content"]["execution_state"] == "idle"
+                self.is_idle = message["content"]["execution_state"] == "idle"
+            elif message["msg_type"] == BEGUN:
                 self.has_begun = True
             else:
                 yield message

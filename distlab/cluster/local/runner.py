@@ -310,6 +310,8 @@ class _Execution:
                 self._show(task, self.recorders[task].add(message))
             if messages:
                 kernel.last_line = self.recorders[task].last_line or kernel.last_line
+            if self._stopping and kernel.is_idle:
+                kernel.forgo_reply()
             if not kernel.is_busy:
                 self._end(task, self._failure(task, kernel.reply or {}))
             elif task in ended and not messages:

@@ -49,9 +49,11 @@ def main() -> None:
             protocol="grpc",
         )
         _servers.append(server)
+    from distlab.cluster.local.begin_kernel import begin_kernel
     from distlab.cluster.warm import ipython_kernel
 
-    ipython_kernel.main([*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"])
+    arguments = [*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"]
+    ipython_kernel.main(arguments, kernel_class=begin_kernel())
 
 
 if __name__ == "__main__":

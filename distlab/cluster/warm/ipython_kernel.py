@@ -24,8 +24,8 @@ class KernelApplication(IPKernelApp):  # type: ignore[misc]
         context.sndhwm = 1000
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the kernel until it is shut down."""
+def main(arguments: Sequence[str] | None = None, **traits: Any) -> None:
+    """Runs the kernel until it is shut down; its application gets `traits`."""
     # IPython adds the folder again once all is loaded; a file in it must not shadow a package.
     if Path(sys.path[0]).resolve() == Path.cwd():
         del sys.path[0]
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         vars(module)["_logger"] = None
     arguments = sys.argv[1:] if arguments is None else arguments
     # What passes Python by (C++ logs, child processes) arrives at any time: it cannot be compared.
-    KernelApplication.launch_instance([*arguments, "--IPKernelApp.capture_fd_output=False"])
+    arguments = [*arguments, "--IPKernelApp.capture_fd_output=False"]
+    KernelApplication.launch_instance(arguments, **traits)
 
 
 if __name__ == "__main__":
