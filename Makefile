@@ -56,7 +56,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
 	support-matrix zoo fit-check random-models random-steps as-on-gpus tables \
-	training-cost bench chaos full-marks mutants versions newest oldest format docs minutes voice figures map constraints clean
+	training-cost bench chaos full-marks mutants versions newest oldest format docs minutes voice errors figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -135,6 +135,9 @@ minutes: env  ## how long each lesson and its exercise take, by words and lines 
 
 voice: env  ## how the lessons' sentences sound, in numbers (LESSONS="10 12")
 	@$(PY) -m distlab.authoring voice $(LESSONS)
+
+errors: env  ## print every error in its three parts, to be read as one text (OF=training: of one wing)
+	@$(PY) tools/error_list.py $(OF)
 
 figures: env  ## put all figures of the notebooks on one page, build/figures.html
 	$(PY) tools/figure_sheet.py

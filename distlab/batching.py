@@ -117,20 +117,20 @@ def plan_batch(
         raise InvalidArgument(
             asked=f"plan_batch(per_replica={per_replica}, global_batch={global_batch})",
             found="both batches" if per_replica is not None else "neither batch",
-            do="give one of them: per_replica to let the global batch grow with the replicas, "
+            do="pass one of them: per_replica to let the global batch grow with the replicas, "
             "global_batch to keep it",
         )
     if rule not in _RULES:
         raise InvalidArgument(
             asked=f"plan_batch(rule={rule!r})",
-            found="no such rule",
+            found=f"rule={rule!r}, which is no rule",
             do=did_you_mean(str(rule), _RULES),
         )
     if not base_learning_rate > 0:
         raise InvalidArgument(
             asked=f"plan_batch(base_learning_rate={base_learning_rate!r})",
-            found="a learning rate that is not above 0",
-            do="give the rate that worked on one device, for example 1e-3",
+            found=f"base_learning_rate={base_learning_rate!r}",
+            do="pass the rate, above 0, that worked on one device: base_learning_rate=1e-3",
         )
     if per_replica is not None:
         _whole_number("plan_batch", "per_replica", per_replica)
@@ -194,7 +194,7 @@ def split_batch(
     else:
         raise InvalidArgument(
             asked=f"split_batch(source={source!r})",
-            found="no such source",
+            found=f"source={source!r}, which is no source",
             do=did_you_mean(str(source), get_args(Source)),
         )
     before = [0, *itertools.accumulate(pieces)]
@@ -207,8 +207,8 @@ def _whole_number(call: str, name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidArgument(
             asked=f"{call}({name}={value!r})",
-            found="not a whole number of at least 1",
-            do=f"give {name} as a whole number of at least 1",
+            found=f"{name}={value!r}",
+            do="pass a whole number of at least 1",
         )
     return value
 

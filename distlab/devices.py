@@ -48,19 +48,19 @@ def split_devices(
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InvalidArgument(
             asked=f"split_devices({count!r})",
-            found="a count that is not a whole number of at least 1",
-            do="give the number of devices, for example split_devices(4)",
+            found=f"count={count!r}",
+            do="pass the number of devices, at least 1: split_devices(4)",
         )
     if count > MAX_LOGICAL_DEVICES:
         raise InvalidArgument(
             asked=f"split_devices({count})",
-            found=f"more than the {MAX_LOGICAL_DEVICES} logical devices that one process can hold",
+            found=f"count={count}, more logical devices than one process can hold",
             do=f"ask for at most {MAX_LOGICAL_DEVICES}; 4 are enough for every lesson",
         )
     if kind not in _KINDS:
         raise InvalidArgument(
             asked=f"split_devices({count}, kind={kind!r})",
-            found="no such kind of device",
+            found=f"kind={kind!r}, which is no kind of device",
             do=did_you_mean(str(kind), _KINDS),
         )
     import tensorflow as tf

@@ -37,8 +37,8 @@ def memory_limit(megabytes: int) -> None:
     if isinstance(megabytes, bool) or not isinstance(megabytes, int) or megabytes < 1:
         raise InvalidArgument(
             asked=asked,
-            found="a limit that is not a whole number of at least 1",
-            do="give the limit in MB, for example memory_limit(64)",
+            found=f"megabytes={megabytes!r}",
+            do="pass the limit in whole MB, at least 1: memory_limit(64)",
         )
     present = os.environ.get(LIMIT_VARIABLE)
     if present == str(megabytes) and os.environ.get(ALLOCATOR_VARIABLE) == "true":

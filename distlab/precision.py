@@ -32,7 +32,7 @@ class mixed_precision(contextlib.ContextDecorator):  # noqa: N801 - it is called
         if policy not in POLICIES:
             raise InvalidArgument(
                 asked=f"mixed_precision({policy!r})",
-                found="no such precision policy",
+                found=f"policy={policy!r}, which is no precision policy",
                 do=did_you_mean(str(policy), POLICIES),
             )
         import keras

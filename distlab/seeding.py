@@ -22,8 +22,8 @@ def set_seed(seed: int, *, deterministic: bool = False) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InvalidArgument(
             asked=f"set_seed({seed!r})",
-            found="a seed that is not a whole number from 0 to 2**32 - 1",
-            do="give such a number, for example set_seed(42)",
+            found=f"seed={seed!r}",
+            do="pass a whole number from 0 to 2**32 - 1: set_seed(42)",
         )
     import keras
     import tensorflow as tf

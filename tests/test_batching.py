@@ -107,18 +107,24 @@ def test_a_batch_that_cannot_be_shared_names_its_neighbours():
 
 
 def test_arguments_that_cannot_be_meant_are_refused():
-    no_number, two = "not a whole number of at least 1", {"replicas": 2}
+    no_number, two = "to do: pass a whole number of at least 1", {"replicas": 2}
     cases = [
         ({"per_replica": 0} | two, no_number),
         ({"global_batch": 0} | two, no_number),
         ({"per_replica": 8, "replicas": 0}, no_number),
         ({"per_replica": 8, "reference_batch": 0} | two, no_number),
         ({"per_replica": 8.0} | two, no_number),
-        (two, "give one of them"),
-        ({"per_replica": 8, "global_batch": 16} | two, "give one of them"),
+        (two, "found: neither batch"),
+        (
+            {"per_replica": 8, "global_batch": 16} | two,
+            "found: both batches",
+        ),
         ({"per_replica": 8, "rule": "squareroot"} | two, "did you mean 'square_root'"),
         *(
-            ({"per_replica": 8, "base_learning_rate": rate} | two, "not above 0")
+            (
+                {"per_replica": 8, "base_learning_rate": rate} | two,
+                f"found: base_learning_rate={rate}\n",
+            )
             for rate in (0, -1.0, math.nan)
         ),
     ]

@@ -23,10 +23,14 @@ def test_too_late_says_restart_the_kernel():
 
 def test_counts_and_kinds_that_cannot_be_meant_are_refused():
     cases = [
-        ({"count": count}, "not a whole number of at least 1") for count in (0, 2.0, True, "4")
+        (
+            {"count": count},
+            f"found: count={count!r}\n  to do: pass the number of devices, at least 1",
+        )
+        for count in (0, 2.0, True, "4")
     ]
     cases += [
-        ({"count": 65}, "more than the 64 logical devices that one process can hold"),
+        ({"count": 65}, "count=65, more logical devices than one process can hold"),
         ({"count": 2, "kind": "gpus"}, "did you mean 'gpu'"),
     ]
     for arguments, text in cases:

@@ -69,7 +69,11 @@ def build_pages(
 ) -> list[Built]:
     """Builds what changed; a notebook that fails leaves its old file, and the others go on."""
     if jobs < 1:
-        raise InvalidArgument(asked=f"jobs={jobs}", found="no job", do="pass 1 or more")
+        raise InvalidArgument(
+            asked=f"build notebooks with --jobs {jobs}",
+            found=f"--jobs {jobs}",
+            do="build 1 notebook at a time or more",
+        )
 
     run = execute or _executor()
 
@@ -171,7 +175,7 @@ def _unexpected(page: Page, error: Exception) -> NotebookError:
     return NotebookError(
         asked=f"build {page.target}",
         found=f"{type(error).__name__}: {error}",
-        do="the old notebook, if any, is still there; mend the cause and build again",
+        do="the old notebook, if any, is still there; repair the cause and build again",
     )
 
 

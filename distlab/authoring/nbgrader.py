@@ -70,7 +70,9 @@ def _points(name: str, points_of: Callable[[], Mapping[str, float]], place: str)
     try:
         known = points_of()
     except DistlabError as error:  # the lesson has none at all
-        raise NotebookError(asked=asked, found=f"{found}: {error}", do="write them") from error
+        raise NotebookError(
+            asked=asked, found=f"{found}: {error}", do="write its checks"
+        ) from error
     if name not in known:
         raise NotebookError(asked=asked, found=found, do=did_you_mean(name, known))
     return known[name]

@@ -118,7 +118,7 @@ def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
         if stem not in known:
             raise InvalidArgument(
                 asked=f"the notebooks of {stem!r}",
-                found="no lesson of that name",
+                found=f"no lesson named {stem!r}",
                 do=did_you_mean(stem, known),
             )
     pages = [Page(root, stem, edition) for stem in (stems or known) for edition in EDITIONS]

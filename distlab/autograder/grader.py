@@ -63,8 +63,8 @@ class GradingOptions:
         if self.jobs < 1:
             raise InvalidArgument(
                 asked=f"grade with --jobs {self.jobs}",
-                found=f"{self.jobs} answers at a time",
-                do="give 1 or more; without --jobs there is one for each core",
+                found=f"--jobs {self.jobs}",
+                do="grade 1 answer at a time or more; without --jobs it's one for each core",
             )
 
 

@@ -166,7 +166,7 @@ def _last_run(out: Path, folder: Path) -> dict[str, Any]:
     refusals = {
         "a folder inside the submissions": (
             out.resolve().is_relative_to(folder.resolve()),
-            "give a folder outside of them",
+            "choose a folder outside of them",
         ),
         "a file": (out.exists() and not out.is_dir(), "give a folder"),
     }
@@ -183,7 +183,7 @@ def _last_run(out: Path, folder: Path) -> dict[str, Any]:
         raise InvalidArgument(
             asked=f"write to {out}",
             found="a folder with other files",
-            do="give a new folder, or that of an earlier run",
+            do="choose a new folder, or that of an earlier run",
         )
     return {}
 

@@ -186,7 +186,7 @@ def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submi
     if unknown := [name for name in names if name not in known]:
         raise InvalidArgument(
             asked=f"grade {unknown[0]!r} only",
-            found="no submission of that learner",
+            found=f"no submission of {unknown[0]!r}",
             do=did_you_mean(unknown[0], sorted(known), most=_MOST_LINES),
         )
     return {handed for handed in submissions if not only or handed.learner in names}

@@ -53,7 +53,7 @@ def _bench(options: argparse.Namespace) -> int:
         raise InvalidArgument(
             asked="distlab bench",
             found="both a file and --build" if options.script else "neither a file nor --build",
-            do="give one of them: distlab bench train.py",
+            do="name one of them: distlab bench train.py",
         )
     if options.replicas[0] != 1:
         raise InvalidArgument(
@@ -128,7 +128,7 @@ def measure_scaling(
         raise InvalidArgument(
             asked=f"distlab bench {target} with --batch {batch}",
             found=f"{batch} examples, which {uneven[0]} replicas cannot share equally",
-            do=f"give a multiple of {uneven[0]}",
+            do=f"choose a multiple of {uneven[0]}",
             pitfall="Empty shares: the last step is too short",
         )
     rows = []

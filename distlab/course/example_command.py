@@ -67,7 +67,7 @@ def write_examples(names: Sequence[str], folder: Path = Path()) -> list[ExampleF
     if unknown := [name for name in names if name not in known]:
         raise InvalidArgument(
             asked=f"distlab example {unknown[0]}",
-            found="no example of that name",
+            found=f"no example named {unknown[0]!r}",
             do=did_you_mean(unknown[0], known),
         )
     sources = {folder / file: shipped_root() / file for name in names for file in known[name]}

@@ -174,7 +174,7 @@ def _fresh_names(asked: list[str], files: dict[str, Path]) -> set[str]:
         if not (whole or exact):
             raise InvalidArgument(
                 asked=f"a fresh copy of {word!r}",
-                found="the course has nothing of that name",
+                found=f"nothing in the course is named {word!r}",
                 do=did_you_mean(stem, sorted({PurePosixPath(name).stem for name in files})),
             )
         names.update(whole or exact)

@@ -77,8 +77,8 @@ def load_dataset(
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise InvalidArgument(
             asked=f"load_dataset({name!r}, batch_size={batch_size!r})",
-            found="a batch size below 1",
-            do="give the global batch size, for example 64, or None for single examples",
+            found=f"batch_size={batch_size!r}",
+            do="pass the global batch size, for example 64, or None for single examples",
         )
     # TFDS draws from Python's generator, and its first message gives the root logger a handler.
     with kept_state():
@@ -213,7 +213,7 @@ def _unwritable(name: str, folder: Path, reason: str) -> DatasetError:
     return DatasetError(
         asked=f"load_dataset({name!r})",
         found=f"it is not in {folder}, and nothing can be written there: {reason}",
-        do="give data_dir=FOLDER, or set TFDS_DATA_DIR, to a folder that you can write in and "
+        do="pass data_dir=FOLDER, or set TFDS_DATA_DIR, to a folder that you can write in and "
         "that has space",
     )
 
@@ -222,7 +222,7 @@ def _unreadable(name: str, folder: Path, reason: str) -> DatasetError:
     return DatasetError(
         asked=f"load_dataset({name!r})",
         found=f"{folder} cannot be read: {reason}",
-        do="ask its owner to let you read it, or give data_dir=FOLDER, or set TFDS_DATA_DIR, to a "
+        do="ask its owner to let you read it, or pass data_dir=FOLDER, or set TFDS_DATA_DIR, to a "
         "folder of your own",
     )
 
@@ -231,7 +231,7 @@ def _incomplete(name: str, folder: Path, missing: str) -> DatasetError:
     return DatasetError(
         asked=f"load_dataset({name!r})",
         found=f"{folder} lacks {missing}, so it is only a part of the data set",
-        do=f"delete {folder} and call this again, which prepares the data set anew",
+        do=f"delete {folder} and call this again, which prepares the data set again",
     )
 
 

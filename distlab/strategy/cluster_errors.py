@@ -125,7 +125,7 @@ def duplicate_task(cluster: ClusterSpec, task: str, hosts: Sequence[str]) -> Uns
     return UnsupportedEnvironment(
         asked=call_text(cluster),
         found=f"two processes are {task}, one on {hosts[0]} and one on {hosts[1]}",
-        do="give each process a 'task' of its own in TF_CONFIG, and end those of an earlier run",
+        do="name a 'task' of its own in each process's TF_CONFIG, and end those of an earlier run",
     )
 
 

@@ -94,7 +94,7 @@ def describe(what: Any) -> StrategyDescription:
             raise InvalidArgument(
                 asked=f"describe({what!r})",
                 found=f"a {type(what).__name__}, no strategy and no model that has one",
-                do="give what make_strategy or distribute has returned",
+                do="pass what make_strategy or distribute has returned",
             )
         seen = (each for each in what._flatten_layers() if _gets_whole_batch(each))
         whole_batch = tuple(layer.name for layer in seen)

@@ -142,8 +142,8 @@ def _check_secs(name: str, secs: Any, *, least: int) -> None:
     if not is_number or not least <= secs <= _MAX_SECS:
         raise InvalidArgument(
             asked=f"make_strategy(..., {name}={secs!r})",
-            found=f"it is no number of seconds from {least} to {_MAX_SECS}",
-            do="leave it out, or give seconds: 60 is a minute",
+            found=f"{name}={secs!r}",
+            do=f"leave it out, or pass {least} to {_MAX_SECS} seconds: 60 is a minute",
         )
 
 
@@ -209,7 +209,7 @@ def _find_devices(kind: str, devices: Sequence[str] | int | None) -> list[str]:
         raise InvalidArgument(
             asked=f"make_strategy('one_device', devices={devices!r})",
             found=f"{len(names)} devices",
-            do="give one device, or use 'mirrored' for several",
+            do="pass one device, or use 'mirrored' for several",
         )
     return names
 
@@ -220,8 +220,8 @@ def _no_such_devices(
     return DeviceError(
         asked=f"make_strategy({kind!r}, devices={devices!r})",
         found=f"there {'is' if len(names) == 1 else 'are'} only {', '.join(names)}",
-        do=f"take of these, or call distlab.split_devices({max(count, 1)}) as the first thing in "
-        "a fresh kernel: it makes as many logical devices",
+        do=f"choose among these, or call distlab.split_devices({max(count, 1)}) as the first thing "
+        "in a fresh kernel: it makes as many logical devices",
     )
 
 

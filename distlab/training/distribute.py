@@ -91,7 +91,7 @@ def distribute(
     if batch_norm not in ("global", "replica"):
         raise InvalidArgument(
             asked=f"distribute(build, strategy, batch_norm={batch_norm!r})",
-            found="no such choice",
+            found=f"batch_norm={batch_norm!r}",
             do=did_you_mean(str(batch_norm), ("global", "replica")),
         )
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)

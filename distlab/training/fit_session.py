@@ -119,7 +119,7 @@ class FitSession:
                 found="a data set that is distributed already"
                 if data is None
                 else "batches with sparse tensors or single numbers, which cannot be cut",
-                do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
+                do="pass predict arrays, or a tf.data.Dataset of dense batches of the global size",
             )
         check_order(data, self._workers)
         self._check_same(iterator, "predict")

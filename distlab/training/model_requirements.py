@@ -36,7 +36,7 @@ def check_arguments(function: str, build: Any, strategy: Any) -> None:
             asked=f"{function}({type(build).__name__}, strategy)",
             found="not a function that builds a model; a model that exists already was built "
             "outside the strategy's scope",
-            do=f"write `def build(): ...; return model` and give {function}(build, ...)",
+            do=f"write `def build(): ...; return model` and call {function}(build, ...)",
             pitfall="A model made before the scope: an empty AssertionError",
         )
 

@@ -448,9 +448,9 @@ def _check_arguments(build: Any, strategy: Any, train: Any) -> None:
     if train not in _TRAINERS and not callable(train):
         raise InvalidArgument(
             asked=f"check_parity(..., train={train!r})",
-            found="nobody of that name trains",
+            found=f"train={train!r}",
             do=did_you_mean(str(train), tuple(_TRAINERS))
-            + ", or give your own function of a model and a data set",
+            + ", or pass your own function of a model and a data set",
         )
 
 

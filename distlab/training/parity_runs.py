@@ -99,14 +99,14 @@ def read_batches(data: Any, steps: int) -> Batches:
         raise InvalidArgument(
             asked=f"check_parity(build, {type(data).__name__}, strategy=strategy)",
             found="data that are no tf.data.Dataset",
-            do="give global batches: tf.data.Dataset.from_tensor_slices((x, y)).batch(32)",
+            do="pass global batches: tf.data.Dataset.from_tensor_slices((x, y)).batch(32)",
         )
     elements = tuple(data.take(steps))
     if not elements:
         raise DatasetError(
             asked=ASKED,
             found="a data set without a batch",
-            do="look at what filters it, or make it again where a generator was used up",
+            do="check what filters it, or make it again where a generator was used up",
         )
     if any(part.shape.rank == 0 for part in tf.nest.flatten(elements[0])):
         raise InvalidArgument(

@@ -195,7 +195,7 @@ def _kept(batch: tuple[Any, ...]) -> int:
         raise DatasetError(
             asked="distribute the batches of a data set",
             found=f"batches ({parts}): TensorFlow cannot distribute None before another part",
-            do="give an array of zeros in its place",
+            do="put an array of zeros in its place",
         )
     return kept
 
@@ -232,7 +232,7 @@ def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
             asked=f"read one data set on {workers.count} workers",
             found=f"{'; '.join(unordered)}: each worker would have an order of its own, and of "
             "all examples some would be read twice and others never",
-            do="give shuffle a seed=, or call distlab.set_seed with one number on every worker; "
+            do="set seed= of shuffle, or call distlab.set_seed with one number on every worker; "
             "for arrays, set_seed too, or fit(..., shuffle=False)",
             pitfall="A shuffle that differs on each worker: examples read twice",
         )

@@ -76,7 +76,7 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
                 found=f"a layer that takes the rows of a whole batch, and not a replica's own: "
                 f"{_line_that_says(_SIZES, error)}",
                 do="take the number of examples from keras.ops.shape(x)[0], and not from a "
-                "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
+                "constant such as BATCH_SIZE; or set the layer's attribute whole_batch = True",
             ) from error
         raise
     except Exception as error:
@@ -126,7 +126,7 @@ def check_targets(model: keras.Model, spec: Any) -> None:
         raise DatasetError(
             asked=f"train or evaluate the model {model.name!r}",
             found="data without targets, and a model that was compiled with a loss",
-            do="give pairs (x, y), or compile without a loss and let a layer call add_loss()",
+            do="pass pairs (x, y), or compile without a loss and let a layer call add_loss()",
         )
 
 
@@ -152,7 +152,7 @@ def _indivisible(found: str, replicas: int) -> DatasetError:
     return DatasetError(
         asked=f"divide a batch among {replicas} replicas",
         found=found,
-        do="give each part of a batch one row for each example: call batch() on the data set, and "
+        do="call batch() on the data set, so that each part has one row for each example, and "
         "keep what all examples share in the model, as a constant or a non-trainable weight",
     )
 

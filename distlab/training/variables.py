@@ -68,7 +68,7 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
         raise ModelError(
             asked="resume from a checkpoint",
             found=f"a checkpoint of the optimizer {optimizer}, and a model with {ours}",
-            do="compile the model as before, or give Resume another folder",
+            do="compile the model as before, or name another folder for Resume",
         )
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
@@ -79,7 +79,7 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
                     asked="resume from a checkpoint",
                     found=f"another {group}: the checkpoint has {_name(saved)} where this one "
                     f"has {_name(own)}",
-                    do="build and compile the model as before, or give Resume another folder",
+                    do="build and compile the model as before, or name another folder for Resume",
                     pitfall="A restored model with random weights",
                 )
 

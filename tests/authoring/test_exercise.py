@@ -148,7 +148,7 @@ def test_what_cannot_be_built_is_told_and_leaves_nothing(own, tmp_path):
         "another source that makes": lambda: build_editions(two, BuildOptions(out=out)),
         "no file of that name": lambda: build(tmp_path / "none.py", out),
         "the name 'my topic.py'": lambda: build(tmp_path / "my topic.py", out),
-        f"give its source: {tmp_path}/20_my_topic/exercise.py": lambda: build(
+        f"name its source: {tmp_path}/20_my_topic/exercise.py": lambda: build(
             tmp_path / "20_my_topic", out
         ),
         "taken, which is a file": lambda: build(own.source, tmp_path / "taken" / "deep"),

@@ -69,7 +69,7 @@ def test_a_check_that_would_count_wrongly_is_refused(tmp_path):
     source = tmp_path / "distlab/course/lesson_99_none/exercise.py"
     source.parent.mkdir(parents=True)
     source.write_text('# %%\ndl.check("double")\n')
-    with pytest.raises(NotebookError, match="no lesson of that stem has checks"):
+    with pytest.raises(NotebookError, match="no checks of a lesson"):
         draft_page(Page(tmp_path, "99_none", "exercise"))
 
 

@@ -502,7 +502,7 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
         "no folder of that name": ["grade", "none", "--out", "out"],
         "give the folder that it lies in: in/jane": ["grade", "in/jane/one.ipynb", "--out", "out"],
         "a folder inside the submissions": ["grade", "in", "--out", "in/out"],
-        "give a folder outside of them": ["grade", "in", "--out", "in"],
+        "choose a folder outside of them": ["grade", "in", "--out", "in"],
         "the results of ": ["grade", "other", "--out", "done"],
         "a folder with other files": ["grade", "in", "--out", "other"],
         "an earlier run with the seed 3": ["grade", "in", "--out", "done", "--seed", "4"],

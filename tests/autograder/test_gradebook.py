@@ -172,7 +172,7 @@ def test_a_table_of_another_kind_is_refused_with_what_it_lacks(tmp_path):
             *(MOODLE, "Identifier,Grade,Scale\nParticipant 7,,good or bad\n"),
         ),
         "a table without a column ID": (CANVAS, "Student,One (81)\nJane,1\n"),
-        "no assignment of that title": (CANVAS, "Student,ID,Two (82)\nJane,7,1\n"),
+        "no assignment titled": (CANVAS, "Student,ID,Two (82)\nJane,7,1\n"),
         "an Excel workbook": (CANVAS, "PK\x03\x04"),
     }
     for found, (sheet, text) in cases.items():
@@ -299,7 +299,7 @@ def test_rows_that_cannot_be_meant_are_told_by_their_line(overrides):
     check_overrides({("bob", "", "first"): Given(points=1)}, [ANN])  # who may be graded later
     reporting = replace(ANN, written=(Written(report="speed"),))
     error = refusal(check_overrides, {("ann", "", "speed"): Given(points=1)}, [reporting])
-    assert error.do == "give its points in reports.csv, because it is a report"
+    assert error.do == "enter its points in reports.csv, because it is a report"
 
 
 # Points for reports, which a teacher fills in

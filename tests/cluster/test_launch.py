@@ -206,7 +206,7 @@ FAILURES = {
     "int('no')": "1 (ValueError: invalid literal for int() with base 10: 'no')",
     "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise OSError('a\\nb')": "1 (OSError: a)",
     "import distlab\ndistlab.plan_batch(global_batch=0, replicas=2)": "1 (distlab.errors.Invalid"
-    "Argument: plan_batch(global_batch=0); found: not a whole number of at least 1)",
+    "Argument: plan_batch(global_batch=0); found: global_batch=0)",
     "print('to do: nothing')\nsys.exit('cannot go on')": "1 (cannot go on)",
     "import argparse\nargparse.ArgumentParser(prog='x').parse_args(['--y'])": "2 (x: error: "
     "unrecognized arguments: --y)",
@@ -484,7 +484,7 @@ def test_nothing_is_left_however_it_ends(number, folder):
 # What cannot be meant.
 
 ASKED_WRONGLY = [
-    ([], "distlab launch\n  found: nothing to launch\n  to do: name a script, "),
+    ([], "distlab launch\n  found: no script and no module\n  to do: name a script, "),
     (["none.py", "x"], "distlab launch none.py\n  found: no such file: {folder}/none.py\n  to do:"),
     (["-m", "no_such_package.x"], "-m no_such_package.x\n  found: no module 'no_such_package'"),
     (["--workers", "0", "t.py"], "--workers 0\n  found: a number below 1\n  to do: give a"),

@@ -221,7 +221,7 @@ def test_a_folder_that_this_user_cannot_write_or_read_is_named(tmp_path, prepare
     asked = "load_dataset('digits')"
     denied = "nothing can be written there: [Errno 13] Permission denied:"
     do = (
-        "give data_dir=FOLDER, or set TFDS_DATA_DIR, to a folder that you can write in and that "
+        "pass data_dir=FOLDER, or set TFDS_DATA_DIR, to a folder that you can write in and that "
         "has space"
     )
     in_home = f"{tmp_path}/home/tensorflow_datasets"
@@ -242,7 +242,7 @@ def test_a_folder_that_this_user_cannot_write_or_read_is_named(tmp_path, prepare
         shard[2]
         == secret[2]
         == (
-            "ask its owner to let you read it, or give data_dir=FOLDER, or set TFDS_DATA_DIR, to a "
+            "ask its owner to let you read it, or pass data_dir=FOLDER, or set TFDS_DATA_DIR, to a "
             "folder of your own"
         )
     )
@@ -309,8 +309,8 @@ def test_what_cannot_be_loaded_is_refused_with_what_there_is():
     assert error.value.do.startswith("'digits' has the splits 'train', 'test'")
     with pytest.raises(DatasetError, match="nothing can be written there") as error:
         dl.load_dataset("digits", data_dir="/dev/null/data")
-    assert error.value.do.startswith("give data_dir=FOLDER, or set TFDS_DATA_DIR")
-    with pytest.raises(InvalidArgument, match="a batch size below 1"):
+    assert error.value.do.startswith("pass data_dir=FOLDER, or set TFDS_DATA_DIR")
+    with pytest.raises(InvalidArgument, match="found: batch_size="):
         dl.load_dataset("digits", batch_size=0)
 
 

@@ -72,10 +72,12 @@ def check_folder(folder: Path, *, asked: str) -> None:
     path = folder.absolute()
     existing = next(place for place in (path, *path.parents) if place.exists())
     if not existing.is_dir():
-        raise InvalidArgument(asked=asked, found=f"{existing}, which is a file", do="give a folder")
+        raise InvalidArgument(
+            asked=asked, found=f"{existing}, which is a file", do="choose a folder"
+        )
     if not os.access(existing, os.W_OK):
         raise InvalidArgument(
-            asked=asked, found=f"{existing}, which cannot be written", do="give another folder"
+            asked=asked, found=f"{existing}, which cannot be written", do="choose another folder"
         )
 
 
@@ -87,9 +89,9 @@ def own_page(file: Path, edition: Edition, *, out: Path = Path()) -> OwnPage:
         raise InvalidArgument(
             asked=asked,
             found="a folder" if file.is_dir() else "no file of that name",
-            do=f"give its source: {inside}"
+            do=f"name its source: {inside}"
             if inside.is_file()
-            else "give an exercise's source, a .py file",
+            else "name an exercise's source, a .py file",
         )
     stem = (
         file.resolve().parent.name.removeprefix("lesson_")
@@ -109,7 +111,7 @@ def own_page(file: Path, edition: Edition, *, out: Path = Path()) -> OwnPage:
         raise InvalidArgument(
             asked=asked,
             found=f"a check or a report, and no file of checks: there is no {checks}",
-            do="write it there",
+            do=f"define it in {checks.name}",
         )
     return OwnPage(out, stem, edition, file, checks if checks.is_file() else None)
 
@@ -202,7 +204,7 @@ def _outcome(path: Path, text: str, *, force: bool) -> BuiltFile:
         raise InvalidArgument(
             asked=f"write {path}",
             found="a file of that name that differs",
-            do="give another --out, or overwrite it with --force",
+            do="choose another --out, or overwrite it with --force",
         )
     return BuiltFile(path, "overwritten")
 

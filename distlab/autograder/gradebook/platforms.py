@@ -134,7 +134,7 @@ def fill_sheet(
         raise InvalidArgument(
             asked=f"fill {exported}",
             found="the export itself as the file to write",
-            do="write to a different file",
+            do="name a different file to write",
         )
     table, user, place = _opened(sheet, exported, column)
     numbers = [_number_in(row[user].value) if user < len(row) else "" for row in table.rows]
@@ -165,7 +165,7 @@ def _of_exercise(name: str, scored: Scored, say: Callable[[str], None]) -> Score
     if name not in known:
         raise InvalidArgument(
             asked=f"give back the points of {name!r}",
-            found="no notebook of that exercise",
+            found=f"no notebook of the exercise {name!r}",
             do=did_you_mean(name, known) if known else "leave --exercise out",
         )
     chosen = [(graded, score) for graded, score in scored if graded.stem in ("", name)]
@@ -204,6 +204,6 @@ def _opened(sheet: Sheet, exported: Path, title: str) -> tuple[SavedTable, int, 
     assignments = sorted(_assignments(table))
     raise InvalidArgument(
         asked=f"fill {title!r} in {exported}",
-        found="no assignment of that title",
+        found=f"no assignment titled {title!r}",
         do=did_you_mean(title, assignments) if assignments else "the export has no assignments",
     )

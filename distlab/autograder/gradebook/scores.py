@@ -61,7 +61,7 @@ class Policy:
             raise InvalidArgument(
                 asked=f"grade with --late {self.late_factor:g}",
                 found=f"{self.late_factor:g} times the points for a late hand-in",
-                do="give the part that is left, from 0 to 1: 0.8 takes a fifth off"
+                do="write the part that is left, from 0 to 1: 0.8 takes a fifth off"
                 + (f"; for {self.late_factor:g} % write {self.late_factor / 100:g}" * is_percent),
             )
 

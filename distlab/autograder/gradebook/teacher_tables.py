@@ -85,7 +85,7 @@ def read_overrides(path: Path, people: People) -> dict[OverrideKey, Given]:
         given = Given(points=number_in(points), comment=row.get("comment", "").strip())
         key = (*person, row.get("check", "").strip())
         if given == Given() or (given.points is not None and math.isnan(given.points)):
-            raise InvalidArgument(asked=asked, found=f"points={points!r}", do="give a number")
+            raise InvalidArgument(asked=asked, found=f"points={points!r}", do="enter a number")
         if key in overrides:
             raise InvalidArgument(
                 asked=asked, found=f"two rows for {key[0]} and {key[2]}", do="delete one of them"
@@ -108,7 +108,7 @@ def check_overrides(overrides: Mapping[OverrideKey, Given], graded: Sequence[Gra
             raise InvalidArgument(
                 asked=f"an override of {check!r} for {learner!r}",
                 found=f"no answer of {learner!r} to that check",
-                do="give its points in reports.csv, because it is a report"
+                do="enter its points in reports.csv, because it is a report"
                 if is_report
                 else did_you_mean(check, sorted(own) or everybodys)
                 if everybodys
@@ -222,7 +222,7 @@ def _marked(
         raise InvalidArgument(
             asked=asked,
             found=f"points={row['points']!r}",
-            do=f"give 0 to {wanted.points:g} for {wanted.name!r}, or leave the cell empty",
+            do=f"enter 0 to {wanted.points:g} for {wanted.name!r}, or leave the cell empty",
         )
     return (*person, stem, report, criterion), points
 

@@ -99,7 +99,7 @@ def list_entries(given: Path, unpacked: Path) -> tuple[Entry, list[Entry]]:
         raise InvalidArgument(
             asked=f"grade {given}",
             found=f"more than {MOST_FILES:,} files",
-            do="give the folder of the submissions alone",
+            do="choose the folder that holds the submissions alone",
         )
     return top, entries
 
@@ -142,7 +142,7 @@ def _says(problem: Exception) -> str:
 
 def _refusal(shown: Path, found: str) -> InvalidArgument:
     return InvalidArgument(
-        asked=f"unpack {shown}", found=found, do="unpack it yourself, and give the folder"
+        asked=f"unpack {shown}", found=found, do="unpack it yourself, and grade the folder"
     )
 
 

@@ -46,8 +46,8 @@ class Limits:
                 option = {"secs": "--secs", "memory_bytes": "--memory-mib"}.get(name, name)
                 raise InvalidArgument(
                     asked=f"grade with {option} {value:g}",
-                    found="a limit that no answer can keep",
-                    do="give a number above 0",
+                    found=f"{option} {value:g}, a limit that no answer can keep",
+                    do="raise it above 0",
                 )
 
 

@@ -58,7 +58,7 @@ class Question:
             raise InvalidArgument(
                 asked=f"Question(check={self.check!r}, seeds=())",
                 found="no draw of inputs, so anything would pass",
-                do="give at least one seed",
+                do="draw at least once: seeds=(1,)",
             )
 
 

@@ -304,11 +304,10 @@ def _check_numbers(options: LaunchOptions) -> None:
     ):
         if number is None or least <= number <= most:
             continue
-        too_much = f"more than {most}" if number > most else "no number"
         raise InvalidArgument(
             asked=f"distlab launch {option} {number}",
-            found=f"a number below {least}" if number < least else too_much,
-            do=f"give a number from {least} on" + f", at most {most}" * (most < math.inf),
+            found=f"{option} {number}",
+            do=f"choose a number of at least {least}" + f" and at most {most}" * (most < math.inf),
         )
 
 
@@ -327,7 +326,7 @@ def _check_command(command: Sequence[str]) -> None:
     if not command or command == ["-m"]:
         raise InvalidArgument(
             asked="distlab launch",
-            found="nothing to launch",
+            found="no script and no module",
             do="name a script, `distlab launch --workers 2 train.py`, or a module, `-m train`",
         )
     asked = f"distlab launch {' '.join(command[: 1 + (command[0] == '-m')])}"
@@ -345,5 +344,5 @@ def _check_command(command: Sequence[str]) -> None:
         raise InvalidArgument(
             asked=asked,
             found=f"{found}: {script.absolute()}",
-            do="give the path of a Python script",
+            do="write the path of a Python script",
         )

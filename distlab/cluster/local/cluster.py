@@ -268,8 +268,8 @@ def _check_count(name: str, value: int, *, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidArgument(
             asked=f"LocalCluster({name}={value!r})",
-            found=f"it is no whole number from {least} to {most}",
-            do="give one; two workers are enough for every lesson",
+            found=f"{name}={value!r}",
+            do=f"pass a whole number from {least} to {most}; no lesson needs more than 2 workers",
         )
 
 

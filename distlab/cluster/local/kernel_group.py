@@ -262,14 +262,14 @@ class KernelGroup:
                         asked=asked,
                         found=f"{task} {how_it_ended(ended[task])}; its last words:\n"
                         f"{self.last_words(task)}",
-                        do="repair what they tell of",
+                        do="repair what the last words name",
                         task=str(task),
                     )
             if is_late:
                 raise TaskTimeout(
                     asked=f"{asked} within {self._start_timeout_secs:g} s",
                     found=f"{', '.join(map(str, silent))} did not answer",
-                    do="give start_timeout_secs more, or end other work on this machine",
+                    do="raise start_timeout_secs, or end other work on this machine",
                     task=str(silent[0]),
                 )
             time.sleep(_POLL_SECS)

@@ -41,7 +41,7 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         raise InvalidArgument(
             asked=f"run({function!r}) on tasks",
             found=f"a {type(function).__name__}, which cannot be called",
-            do="give a function, and its arguments after it: cluster.run(train, 3)",
+            do="pass a function, and its arguments after it: cluster.run(train, 3)",
         )
     file = io.BytesIO()
     with _by_value(function):
@@ -53,7 +53,7 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
                 asked=f"run({getattr(function, '__name__', type(function).__name__)}) on tasks",
                 found=culprits or f"it cannot be pickled: {error}",
                 do="make inside the function what only this process can hold (models, data sets, "
-                "strategies, locks, open files), and give numbers, arrays and names as arguments",
+                "strategies, locks, open files), and pass numbers, arrays and names as arguments",
             ) from error
     return pickle.dumps((list(sys.path), file.getvalue()))
 

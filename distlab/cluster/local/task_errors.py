@@ -161,8 +161,8 @@ def timed_out(
     return TaskTimeout(
         asked=f"{asked} within {timeout_secs:g} s",
         found=found,
-        do="see what a task waits for (the error's `traceback` has every frame), or give "
-        f"timeout_secs more; {_RESTART}",
+        do="see what a task waits for (the error's `traceback` has every frame), or raise "
+        f"timeout_secs; {_RESTART}",
         task=str(tasks[0]),
         traceback="\n".join(f"{task}\n{text}" for task, text in stacks.items()),
     )

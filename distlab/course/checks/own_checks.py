@@ -44,7 +44,7 @@ def _names_of(path: Path) -> dict[str, Any]:
     except OSError as error:
         found = f"nothing to read ({error.strerror})"
         raise InvalidArgument(
-            asked=f"the checks of {path}", found=found, do="give a Python file with checks"
+            asked=f"the checks of {path}", found=found, do="name a Python file with checks"
         ) from error
     names: dict[str, Any] = {"__name__": "extra_checks"}
     try:

@@ -116,7 +116,7 @@ def progress(folder: str | os.PathLike[str] = ".") -> Progress:
         raise InvalidArgument(
             asked=f"progress({str(folder)!r})",
             found="a file" if root.is_file() else found,
-            do="give the folder that holds your notebooks, as you gave it to `distlab lab`",
+            do="name the folder that holds your notebooks, as you gave it to `distlab lab`",
         )
     best: dict[str, float] = {}
     saved = (item for path in notebooks for item in _saved_results(path))

@@ -66,7 +66,7 @@ def find_check(name: str) -> Check:
         names.append(check.name)
     raise InvalidArgument(
         asked=f"check({name!r})",
-        found="no check of that name",
+        found=f"no check named {name!r}",
         do=did_you_mean(str(name), names),
     )
 
@@ -80,7 +80,7 @@ def _module(stem: str, asked: str) -> ModuleType:
     if stem not in stems():
         raise InvalidArgument(
             asked=asked,
-            found="no lesson of that stem has checks",
+            found=f"no checks of a lesson {stem!r}",
             do=did_you_mean(stem, stems()),
         )
     return importlib.import_module(f"distlab.course.lesson_{stem}.checks")

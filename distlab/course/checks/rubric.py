@@ -42,7 +42,7 @@ class RubricRow:
             raise InvalidArgument(
                 asked=f"RubricRow({self.name!r}, {self.points!r})",
                 found="a name that is not an identifier, or points that are not above 0",
-                do="use letters, digits and underscores, and give points above 0",
+                do="use letters, digits and underscores, and set points above 0",
             )
 
 
@@ -66,7 +66,7 @@ class WrittenReport:
             raise InvalidArgument(
                 asked=f"WrittenReport({self.name!r})",
                 found=f"rubric rows named {names}",
-                do="use an identifier as its name, and give at least one row, each named once",
+                do="use an identifier as its name, and list at least one row, each named once",
             )
 
     @property

@@ -88,7 +88,9 @@ class TimeLimit:
     ) -> None:
         if not secs > 0:
             raise InvalidArgument(
-                asked=f"check(secs={secs!r})", found=f"secs={secs!r}", do="give a number above 0"
+                asked=f"check(secs={secs!r})",
+                found=f"secs={secs!r}",
+                do="allow more than 0 s",
             )
         self._function, self._secs, self._skip, self._status = function, secs, skip, status
         self._stop: Stop | None = None

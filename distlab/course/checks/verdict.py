@@ -35,7 +35,7 @@ class Criterion:
             raise InvalidArgument(
                 asked=f"Criterion({self.label!r}, weight={self.weight!r})",
                 found=f"weight={self.weight!r}",
-                do="give a weight above 0",
+                do="set a weight above 0",
             )
 
 

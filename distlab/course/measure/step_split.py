@@ -72,8 +72,8 @@ def split_step(
     if passes < 1:
         raise InvalidArgument(
             asked=f"split_step(passes={passes})",
-            found="no pass to time",
-            do="give passes as a whole number of at least 1",
+            found=f"passes={passes}",
+            do="time at least 1 pass",
         )
 
     steps, batch = _look_through(itertools.islice(data, most_steps))
@@ -95,7 +95,7 @@ def _look_through(batches: Iterable[Any]) -> tuple[int, Any]:
         raise InvalidArgument(
             asked="split_step(step, data)",
             found=f"{steps} batches in a pass over `data`",
-            do="give data of at least two batches that can be iterated again, such as a "
+            do="pass data of at least two batches that can be iterated again, such as a "
             "tf.data.Dataset and not an iterator of it",
         )
     return steps, last

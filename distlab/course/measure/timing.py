@@ -109,8 +109,8 @@ def time_in_turns(
     if blocks < 2 or calls < 1:
         raise InvalidArgument(
             asked=f"a timing with blocks={blocks}, calls={calls}",
-            found="too few to tell how far the times scatter",
-            do="give at least 2 blocks of at least 1 call",
+            found=f"blocks={blocks}, calls={calls}, too few to tell how far the times scatter",
+            do="time at least 2 blocks of at least 1 call",
         )
     for call in ways.values():
         for _ in range(warm_up):

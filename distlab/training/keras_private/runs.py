@@ -251,7 +251,7 @@ class DataPosition:
                     raise DatasetError(
                         asked=f"resume after batch {count} of an epoch",
                         found=f"a data set that ends after {index} batches",
-                        do="give fit the data set it had, or Resume another folder",
+                        do="pass fit the data set it had, or Resume another folder",
                     )
                 break
         return iterator

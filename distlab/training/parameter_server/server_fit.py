@@ -89,7 +89,7 @@ class ServerFitSession(FitSession):
             raise DatasetError(
                 asked="fit or evaluate a model on parameter servers",
                 found="a data set without an end, and no number of steps",
-                do="give fit steps_per_epoch=..., and evaluate steps=...",
+                do="set steps_per_epoch=... for fit, and steps=... for evaluate",
             )
         runs.iterate(iterator, data.prefetch(2))
 
@@ -101,7 +101,7 @@ class ServerFitSession(FitSession):
             raise DatasetError(
                 asked=f"{method} on parameter servers",
                 found="a data set that was distributed already",
-                do="give the data set itself: it is spread over the workers here",
+                do="pass the data set itself: it is spread over the workers here",
             )
         if self._agreement is None:  # else a `fit` goes on, whose callbacks were looked at
             in_flight.one_by_one = any(map(listens, callbacks_in(arguments)))

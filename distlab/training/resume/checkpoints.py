@@ -162,7 +162,7 @@ def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
                 asked=f"Resume({str(folder)!r}) on {workers.count} workers",
                 found=f"{worker} cannot read {name}, which the chief has found in its folder of "
                 f"that name ({text})",
-                do="give all workers one folder that they share, such as one on a network disk",
+                do="name one folder that all workers share, such as one on a network disk",
             )
     return checkpoint
 

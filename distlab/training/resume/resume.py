@@ -98,8 +98,9 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             if not positive and (number is not None or name == "keep"):
                 raise InvalidArgument(
                     asked=f"Resume({str(folder)!r}, {name}={number!r})",
-                    found=f"not a {'whole ' if whole is int else ''}number above 0",
-                    do=f"give such a number, for example {name}={3 if name == 'keep' else 100}",
+                    found=f"{name}={number!r}",
+                    do=f"pass a {'whole ' if whole is int else ''}number above 0: "
+                    f"{name}={3 if name == 'keep' else 100}",
                 )
         self.folder = Path(folder)
         self.every_steps = every_steps
@@ -169,7 +170,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             raise InvalidArgument(
                 asked=f"train with Resume({str(self.folder)!r})",
                 found="a folder in which nothing can be written",
-                do="give a folder that you can write in",
+                do="choose a folder that you can write in",
             )
         if checkpoint is not None:
             self._go_to(checkpoint)
@@ -299,7 +300,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 asked=f"train with Resume({str(self.folder)!r})",
                 found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
                 f"model compiled with {name}={compiled_with.get(name)}",
-                do="give each training a folder of its own, or empty this one to begin anew",
+                do="keep each training in a folder of its own, or empty this one to begin again",
             )
 
     def _restore(self, checkpoint: checkpoints.Checkpoint, *, metrics: bool) -> None:

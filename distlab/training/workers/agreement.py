@@ -189,7 +189,7 @@ def no_batch() -> DatasetError:
     return DatasetError(
         asked="fit or evaluate a distributed model",
         found="a data set without a batch",
-        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
+        do="check its filters and take(), and batch(..., drop_remainder=True)",
     )
 
 

@@ -122,7 +122,7 @@ class Workers:
                 asked=f"{_METHOD.get()} on {self.count} workers",
                 found=", ".join(f"{name} is at {method or 'none'}" for name, method in each),
                 do="call fit, evaluate, predict, save and export of a distributed model on all "
-                "workers, in the same order; the chief alone writes, without being asked to",
+                "workers, in the same order; the chief alone writes, by itself",
                 pitfall="The chief hangs while it saves",
             )
         return list(values)

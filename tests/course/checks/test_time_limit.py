@@ -266,4 +266,4 @@ def test_a_script_has_the_same_limit_and_card(tmp_path, interrupted):
 def test_a_limit_that_stops_everything_is_refused():
     with pytest.raises(InvalidArgument) as caught:
         check("slices", lambda e, r: [], secs=0)
-    assert str(caught.value) == ("check(secs=0)\n  found: secs=0\n  to do: give a number above 0")
+    assert str(caught.value) == ("check(secs=0)\n  found: secs=0\n  to do: allow more than 0 s")

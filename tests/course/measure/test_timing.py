@@ -106,7 +106,7 @@ def test_data_without_a_second_batch_and_no_pass_are_refused():
     for data in ([], [1], iter([1])):
         with pytest.raises(InvalidArgument, match="at least two batches that can be iterated aga"):
             split_step(print, data)
-    with pytest.raises(InvalidArgument, match="no pass to time"):
+    with pytest.raises(InvalidArgument, match="found: passes=0"):
         split_step(print, [1, 2], passes=0)
 
 
