@@ -149,6 +149,13 @@ def test_who_saw():
 # --- what the lesson says and does not show
 
 
+def test_a_per_replica_cannot_be_multiplied():
+    strategy = make_strategy("mirrored", devices=split_devices(4))
+    indices = strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+    with pytest.raises(TypeError):
+        indices * 10
+
+
 def test_a_mean_of_means_gives_the_last_digit_three_times_the_weight():
     shares = split_batch(10, 4)
     weights = [1 / (len(shares) * share) for share in shares]

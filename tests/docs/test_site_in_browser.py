@@ -309,7 +309,7 @@ def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_the
         expect(conclusion).to_be_hidden()
         expect(page.get_by_text("Show code cell")).to_have_count(0)
         cards = page.locator(".prediction fieldset")
-        assert cards.count() == 5 and page.locator(".reveal:visible").count() == 0
+        assert cards.count() == 4 and page.locator(".reveal:visible").count() == 0
         nine = page.locator(".prediction[data-name='00_start_here/nine_guess']")
         images = page.locator(".prediction[data-name='00_start_here/sum_guess']")
         nine.get_by_role("button", name="3, 3, 2, 1").focus()
@@ -325,17 +325,17 @@ def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_the
         expect(images).to_contain_text("You predicted it: 40 images.")
         page.reload()  # the answers stay
         expect(conclusion).to_be_visible()
-        expect(page.locator(".recap")).to_contain_text("1 of 5 predictions came true.")
+        expect(page.locator(".recap")).to_contain_text("1 of 4 predictions came true.")
         page.get_by_role("button", name="Answer all again").click()
         expect(conclusion).to_be_hidden()
         cards.first.get_by_role("button", name="Show the answer").click()
-        expect(page.locator(".prediction").first).to_contain_text("You calculate with them on")
+        expect(page.locator(".prediction").first).to_contain_text("was given the whole batch")
     with open_page(browser, offline=True, java_script_enabled=False) as page:
         page.goto(address)
         expect(page.get_by_text("A replica can get nothing")).to_be_visible()
         expect(page.locator(".prediction > ul > li").first).to_be_visible()
         folds = page.locator(".reveal details")
-        assert [fold.get_attribute("open") for fold in folds.all()] == [None] * 5
+        assert [fold.get_attribute("open") for fold in folds.all()] == [None] * 4
 
 
 def test_the_views_move_on_the_page_and_the_address_keeps_their_place(site, browser):

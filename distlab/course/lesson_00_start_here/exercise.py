@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercise: start here
 #
-# This is a warm-up for [lesson 00](../notebooks/00_start_here.ipynb). Try as often as you like:
-# only you see your tries, and each check shows your result beside the one it expected.
+# A warm-up for [lesson 00](../notebooks/00_start_here.ipynb). Try as often as you like, because
+# only you see your tries, and each check shows your result beside the one that it expected.
 
 # %% [markdown]
 # ## Overview
@@ -15,8 +15,8 @@
 # | 4. `who_saw` | write down which replica saw which example | 6 | medium | core |
 # | 5. your own data | see how your batches are shared (no points) | 10 | open | extra |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint.
+# Write your answer in the cell that starts with `# task:`, run it, and then run the check below. If
+# you get stuck, open the hint.
 
 # %%
 import math
@@ -33,8 +33,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: how many does each replica get?
 #
-# Before you write, ask TensorFlow. This function makes one batch in memory and lets the strategy
-# share it. It returns how many examples arrive on each of the four replicas.
+# By which rule is a batch cut that doesn't divide evenly? Before you write it down, ask TensorFlow.
+# The function below makes one batch in memory, lets the strategy share it, and returns how many
+# examples arrive on each of the four replicas.
 
 
 # %%
@@ -48,17 +49,17 @@ for examples in (32, 10, 9, 5):
     dl.show(f"{examples} examples", ask_tensorflow(examples))
 
 # %% [markdown]
-# Write `split(examples, replicas)`. It returns a list with one whole number for each replica, in
-# the order of the replicas: how many of the `examples` of one batch in memory that replica gets.
+# Write `split(examples, replicas)`, which returns how many examples of one batch in memory each
+# replica gets, as a list of whole numbers.
 #
 # - `split(10, 4)` is `[3, 3, 3, 1]`.
-# - The list always has `replicas` entries, even if a replica gets nothing, as with `split(5, 4)`.
-# - It must hold for any numbers, not only for those above. About 3 lines.
+# - The list has `replicas` entries, even if a replica gets nothing, as with `split(5, 4)`.
+# - It holds for any numbers. About 3 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How large is a piece? (`math.ceil` rounds up.) And how many examples are left when replica `i`
-# comes, if each replica before it took a whole piece?
+# How large is a piece? (`math.ceil` rounds up.) And how many examples are left for replica `i` if
+# each replica before it took a whole piece?
 # </details>
 
 
@@ -77,16 +78,17 @@ dl.check("slices")
 
 # %% [markdown]
 # **Try next:** which batch sizes leave at least one of four replicas with nothing? Let your `split`
-# find them, then ask TensorFlow about one.
+# find them, and then ask TensorFlow about one.
 
 # %% [markdown]
 # ## Task 2: and from files?
 #
-# A partial batch that is read from files is cut differently. Write
-# `split_from_files(examples, replicas, batch_size)`, which returns a list as `split` does.
+# And if the batch is read from files? TensorFlow then fixes the pieces before it reads: a partial
+# batch is cut into pieces as large as those of a full one. Write `split_from_files(examples,
+# replicas, batch_size)`.
 #
-# - `examples` is how many examples this batch has: `batch_size`, or fewer in the last batch.
-# - `batch_size` is the size of a full batch, and divides evenly by `replicas`.
+# - `examples` is the size of this batch, and `batch_size` of a full one.
+# - `batch_size` divides evenly by `replicas`.
 # - `split_from_files(10, 4, 32)` is `[8, 2, 0, 0]`. About 3 lines.
 #
 # <details><summary>Hint</summary>
@@ -109,20 +111,19 @@ def split_from_files(examples, replicas, batch_size):
 dl.check("file_slices")
 
 # %% [markdown]
-# **Try next:** how large may the last batch be, so that at least two of four replicas get nothing
-# from files? And from memory?
+# **Try next:** up to which size of the last batch do at least two of four replicas get nothing from
+# files? And from memory?
 
 # %% [markdown]
 # ## Task 3: find the bug
 #
-# `brightness` goes through a data set of images and adds up all their pixels on the replicas. It
-# returns
+# Why is the result of `brightness` wrong, although it runs without an error? It sums the pixels of
+# a data set of images on the replicas, and returns
 #
 # - `"images"`: how many images each replica worked on, over all batches,
-# - `"total"`: the sum of all pixels of all images.
+# - `"total"`: the sum of all pixels.
 #
-# It runs without an error, and its result is wrong. `look` is what one replica does with its
-# images, and `look` is right.
+# `look`, which each replica does with its images, is right.
 
 
 # %%
@@ -151,7 +152,8 @@ def brightness(strategy, dataset):
 
 
 # %% [markdown]
-# Twelve images of one white pixel each. The total should be 12, and each replica should work on 3.
+# Here are twelve images of one white pixel each, so the total should be 12, and each replica should
+# work on 3.
 
 # %%
 white = tf.data.Dataset.from_tensors(tf.ones([1, 1, 1])).repeat(12).batch(12)
@@ -164,29 +166,26 @@ dl.show("total", found["total"], expected=12)
 #
 # <details><summary>Hint</summary>
 #
-# What does `run` do with an ordinary tensor? At which place in the function could the strategy cut
-# the batches instead?
+# What does `run` do with an ordinary tensor? Where in the function could the strategy cut the
+# batches instead?
 # </details>
 
 # %%
 dl.check("brightness")
 
 # %% [markdown]
-# **Try next:** put the bug back and reduce with `"MEAN"` in place of `"SUM"`. The total is right.
-# Why does the check still fail?
+# **Try next:** put the bug back and reduce with `"MEAN"` in place of `"SUM"`. Now the total is
+# right, so why does the check still fail?
 
 # %% [markdown]
 # ## Task 4: which replica saw what?
 #
-# Write `who_saw(strategy, dataset)`. The data set gives batches of numbers, one number for each
-# example. Return one list for each replica: the numbers that this replica saw, over all batches,
-# in the order in which it saw them.
+# Which examples did each replica see? Write `who_saw(strategy, dataset)`, which returns a list for
+# each replica: the numbers that it saw, over all batches, in order. (The data set gives batches of
+# numbers.)
 #
-# For 6 numbers in batches of 4, on 2 replicas, that is `[[0, 1, 4], [2, 3, 5]]`.
-#
-# - Let the strategy share the data. Do not compute the shares yourself.
-# - The last batch may be smaller. The strategy may have any number of replicas.
-# - About 6 lines.
+# - For 6 numbers in batches of 4, on 2 replicas, return `[[0, 1, 4], [2, 3, 5]]`.
+# - Let the strategy share the data; it may have any number of replicas. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -218,14 +217,12 @@ dl.check("who_saw")
 # %% [markdown]
 # ## Task 5: your own data
 #
-# This task has no check. Take a data set that you have trained with, and find out how its batches
-# are shared.
+# How are the batches of your own training shared? This task has no check.
 #
-# 1. Build it as you would for `fit`, with your own batch size. (If you have none at hand, the
-#    digits below come from files.)
-# 2. Before you run, write down the shares that you expect of the first and of the last batch.
-# 3. Count the examples on each replica, with the strategy of this exercise.
-# 4. Does a replica get nothing? What would a mean over the replicas do then?
+# 1. Build a data set that you've trained with as you would for `fit`, in batches of your size. (If
+#    you have none at hand, take the digits below, which come from files.)
+# 2. Before you run, write down the shares that you expect of the first batch and of the last.
+# 3. Does a replica get nothing? What would a mean over the replicas do then?
 
 # %%
 (own,) = dl.load_dataset("digits", splits=["train[:75]"], batch_size=32)  # put your own here
@@ -235,23 +232,27 @@ for batch in strategy.experimental_distribute_dataset(own):
     dl.show("examples on each replica", [len(part) for part in parts])
 
 # %% [markdown]
-# `tf.nest.flatten(batch)[0]` is the first part of a batch, here the images, as a
-# [`PerReplica`](../docs/glossary.md#perreplica). If your batches are dictionaries, it is the part
-# whose key comes first in sorted order.
+# If a replica gets nothing, its mean is 0 / 0, which is NaN, and a mean over the replicas is NaN as
+# well. Keras's losses avoid that, because they give 0 for a share without examples, but then the
+# mean over the replicas is too small, and so is the step that the optimizer takes. With a
+# `BatchNormalization` it's worse: the layer takes a mean of nothing, and from then on the weights
+# of all replicas are NaN.
 #
-# If a replica gets nothing, `tf.reduce_mean` gives 0 / 0 there, which is NaN, and a mean over the
-# replicas is NaN as well. In Keras's own `fit` the loss is not NaN, because Keras's losses give 0
-# for a share without examples. The mean over the replicas is then too small, and so is the step
-# that the optimizer takes. But a `BatchNormalization` takes a mean of nothing there, and from then
-# on the weights of all replicas are NaN. One remedy is `dl.distribute`. Or you train on full
-# batches only, with a batch size that is a multiple of the number of replicas. If this size does
-# not divide the number of your examples, leave the last examples out with `batch(...,
-# drop_remainder=True)`.
+# `dl.distribute` is one remedy. The other is to train on full batches only, with a batch size that
+# is a multiple of the number of replicas and `batch(..., drop_remainder=True)`, which leaves out
+# the last examples.
+#
+# <details><summary>Fine print</summary>
+#
+# `tf.nest.flatten(batch)[0]` is the first part of a batch, here the images, as a
+# [`PerReplica`](../docs/glossary.md#perreplica). If your batches are dictionaries, it's the part
+# whose key comes first in sorted order.
+# </details>
 
 # %% [markdown]
 # ## Next steps
 #
-# - All four passed? Go on to [lesson 01](../notebooks/01_mirrored_strategy.ipynb): a model on
-#   every replica.
-# - To read again, [lesson 00](../notebooks/00_start_here.ipynb) shows all shares in a picture.
+# - If all four passed, go on to [lesson 01](../notebooks/01_mirrored_strategy.ipynb), which puts a
+#   model on every replica.
+# - [Lesson 00](../notebooks/00_start_here.ipynb) shows all shares in a picture.
 # - [The glossary](../docs/glossary.md) explains the terms.
