@@ -1,162 +1,111 @@
 # %% [markdown]
 # # Batch size and learning rate: what more replicas change
 #
-# You move a training run from one GPU to eight, and each GPU gets as many examples as before. No
-# error is raised, and at best an epoch takes an eighth of the time. But it is a different training
-# now: each update of the weights sees eight times as many examples. What must you change with it,
-# and how far can you go?
+# Eight GPUs can finish an epoch eight times as fast as one, and no error tells you that you're now
+# running a different training: each update of the weights sees eight times as many examples. In
+# 2017 [Goyal et al.](https://arxiv.org/abs/1706.02677) went as far as 256 GPUs, and trained
+# ResNet-50 on ImageNet in an hour. They scaled the learning rate with the batch, and the error rose
+# from 23.6 % to 24.8 %. A gentler start brought it back to 23.7 %, but with more than 8,192 images
+# in a batch it rose all the same.
 #
-# In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
-# hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate by the same factor.
-# Without a warm-up the error rose from 23.6 % to 24.8 %. With a gradual warm-up it was 23.7 %.
-# Beyond 8,192 images the error grew even with a warm-up. On digits you will see this rule work, and
-# see it end, in seconds. You will also test what a warm-up is worth here.
-
-# %% [markdown]
-# ## Overview
+# So how large a batch is worth having? You'll find out on digits, in seconds, and then look the
+# answer up for models from BERT to a Llama of 70 billion parameters. After this lesson you can
 #
-# After this lesson you can
+# - say what a [global batch](../docs/glossary.md#global-batch) changes, and what replicas don't,
+# - scale a learning rate with the batch, and warm it up,
+# - compare batch sizes fairly: with several seeds, at equal epochs and at equal accuracy,
+# - find with two or three trainings up to which batch more replicas save time.
 #
-# - say what a [global batch](../docs/glossary.md#global-batch) changes, and what replicas do not,
-# - scale a learning rate by a rule, and warm it up,
-# - compare batch sizes fairly: at equal epochs and at equal accuracy, with several seeds, and with
-#   a learning rate that was not chosen on the test digits,
-# - say up to which batch more replicas save time, for a model that somebody else trained, too.
+# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD, and
+# Keras's `compile` and `fit`, but no GPU and no download.
 #
-# **Time:** {minutes}. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
-# Keras `compile` and `fit`. No GPU, and nothing is downloaded.
-
-# %% [markdown]
-# ### Two questions on earlier lessons
+# <details><summary>Do you remember? Lesson 01: <code>fit</code> gets batches of 64, and there are 4
+# replicas. How many examples does each replica get?</summary>
 #
-# 1. Lesson 01: `fit` gets batches of 64, and there are 4 replicas. How many examples does each
-#    replica get?
-# 2. Lesson 00: Digits come from files, in batches of 32, for 4 replicas. How many of the last 10
-#    digits does each replica get?
-#
-# <details><summary>Answers</summary>
-#
-# 1. 16. `fit` takes the global batch.
-# 2. 8, 2, 0 and 0. The shares are those of a full batch, in order, while digits last.
+# 16, because `fit` takes the global batch. Today each replica keeps as many examples as one device
+# had, so it's the global batch that grows.
 # </details>
 
 # %%
-import keras
 import numpy as np
 import tensorflow as tf
 
 import distlab as dl
+from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
 
 devices = dl.split_devices(4)
 tf.get_logger().setLevel("ERROR")
-dl.show("data set", "digits, part of distlab: nothing is downloaded")
-
-# %% [markdown]
-# (If that says *TensorFlow is already running*, restart the kernel and run from the top.)
-#
-# Keep the number of examples per replica, and move the second slider. Watch the global batch and
-# the steps in an epoch. Then let the data come from files: which replicas get nothing of the last
-# batch? (The learning rate in the title follows a rule that comes below.)
-
-# %%
-from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
-
 explore_batch_plan()
 
 # %% [markdown]
-# ## What the plan changes
+# ## Replicas change the batch, and nothing else
 #
-# If you keep the examples on each replica and add replicas, you do [weak
-# scaling](../docs/glossary.md#weak-scaling): the global batch grows. `dl.plan_batch` computes what
-# follows for a training run that worked with a batch of 8 on one device.
+# If each replica gets as many examples as the single device had, the global batch grows with the
+# replicas, which is called [weak scaling](../docs/glossary.md#weak-scaling). Move the slider for
+# the replicas, and you'll see how an epoch loses steps, because each step uses up more examples.
+# The learning rate in the title follows a rule that comes below.
+#
+# Do the replicas do anything besides? The network for this whole lesson has 64 pixels, 32 hidden
+# units and 10 classes. We train it for one epoch in batches of 64, once on a single device and once
+# on four replicas with 16 digits each:
 
 # %%
-for replicas in (1, 4, 16):
-    plan = dl.plan_batch(per_replica=8, replicas=replicas, base_learning_rate=0.05)
-    told = {"global batch": plan.global_batch, "steps in an epoch": plan.steps(1024)}
-    dl.show(f"replicas {replicas}", told)
+from distlab.course.lesson_02_batch_scaling.network import build, weights_after_an_epoch
 
-# %% [markdown]
-# With 16 replicas an epoch has a sixteenth of the steps, and each step has 16 times the examples.
-
-# %% [markdown]
-# ### For this network, replicas have no effect of their own
-#
-# Here is the network for the whole lesson: 64 pixels, 32 hidden units, 10 classes. We train it for
-# one epoch in batches of 64: on one device, and on four replicas with 16 digits each.
-
-# %%
-(train,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=64)
 strategy = dl.make_strategy("mirrored", devices=devices)
-
-
-def build(rate=0.4):
-    layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate), loss)
-    return model
-
-
-def weights_after_an_epoch(make):
-    dl.set_seed(1)
-    model = make()
-    model.fit(train, shuffle=False, verbose=0)
-    return np.concatenate([weight.ravel() for weight in model.get_weights()])
-
-
 one_device = weights_after_an_epoch(build)
 four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
-dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
+dl.show("max difference of the weights", np.abs(one_device - four_replicas).max(), below=1e-6)
 
 # %% [markdown]
-# **With `dl.distribute`, a network's weights depend on the global batch, and not on the number of
-# replicas.** Replicas are the reason why the batch grows. So you can study 32 replicas on one
-# device, if you give it their global batch.
+# The weights agree up to rounding, so it's the batch that you have to study. A single device that
+# gets the global batch of 32 replicas trains as they would, and that's how we train from here on.
+#
+# > **Takeaway.** With `dl.distribute`, the weights depend on the global batch and not on the number
+# > of replicas. So you can rehearse 32 replicas on one device.
 
 # %% [markdown]
 # ## How sure is an accuracy?
 #
-# We will compare many training runs, so first ask how much of a difference is chance. `train_many`
-# trains the same network with several learning rates and several seeds at once. A seed decides the
-# first weights and the order of the digits. `train_many` uses 1,024 digits for training, 413 for
-# validation and 360 for the test. Its results have one row for each rate, so `[0]` is the row of
-# our only rate.
+# You're about to compare many trainings, so you need to know how much of a difference is luck.
+# `train_many` trains the same network with several learning rates and several seeds at once, where
+# a seed decides the first weights and the order of the digits. It uses 1,024 digits for training,
+# 413 for validation and 360 for the test. Here are ten seeds, with everything else equal:
 
 # %%
 from distlab.course.lesson_02_batch_scaling.runs import train_many
 
 runs = train_many(8, rates=(0.05,), epochs=8, seeds=10)
-accuracies = 100 * runs.accuracy_after(8)[0]
+accuracies = 100 * runs.accuracy_after(8)[0]  # a row for each rate: this is the only one's
 dl.show("test accuracy of ten seeds (%)", np.sort(accuracies), digits=1)
 dl.show("mean", accuracies.mean(), digits=1)
 dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 
 # %% [markdown]
-# The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their mean is
-# more certain than the accuracy of a single run: its **standard error** is the standard deviation
-# of the ten accuracies, divided by $\sqrt{10}$. The figures below draw it as a bar.
+# The luckiest seed is 3.6 points above the unluckiest, so two single runs could prove almost
+# anything. Their mean is surer: its **standard error** is the standard deviation of the ten
+# accuracies, divided by $\sqrt{10}$, and the figures below draw it as a bar. But all ten seeds
+# share the same 360 test digits, and with 360 others every accuracy could move by about a point.
 #
-# All runs share the same 360 test digits. With a different set of 360, every accuracy near 95 %
-# would move by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. A part of this error
-# cancels in a difference between two runs. Still, **read a difference of one point here as no
-# difference.**
+# > **Takeaway.** Train several seeds, and treat a difference of one point as noise.
 #
-# <details><summary>In plain TensorFlow: how one loop trains so many networks</summary>
+# <details><summary>Fine print</summary>
 #
-# The weights of all networks are in the same tensors: `first` has the shape `[rates, seeds, 64,
-# 32]`. `x @ first` then does this layer for all of them at once. Each network's loss depends on its
-# own weights only, so one `GradientTape` over the sum of the losses gives every network its own
-# gradient. A `tf.function` holds the loop over the steps, and the step is `w - rate * gradient`.
+# The point is $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 %. A part of this error cancels in a
+# difference between two runs, because both are tested on the same digits.
+#
+# One loop trains all the networks, because their weights are in the same tensors: `first` has the
+# shape `[rates, seeds, 64, 32]`, so `x @ first` does this layer for all of them. Each network's
+# loss depends on its own weights only, so one `GradientTape` over the sum of the losses gives every
+# network its own gradient. A `tf.function` holds the loop over the steps.
 # </details>
 
 # %% [markdown]
-# ## The same rate, a larger batch
+# ## A rule for the learning rate
 #
-# Start with the simplest idea: the batch grows, and nothing else changes. We count the steps until
-# 95 % of the *validation* digits are right, with a learning rate of 0.05. (It is a good rate for a
-# batch of 8, but not the fastest one.) `steps_to` returns the first step at which a test on these
-# digits finds 95 %. We test every 128 training digits, or after each step if the batch is larger.
+# The simplest plan lets the batch grow and changes nothing else. We try it with a learning rate of
+# 0.05, which suits a batch of 8, and count the steps until 95 % of the *validation* digits are
+# right.
 
 # %% tags=["predict"]
 fixed_guess = dl.predict(
@@ -179,53 +128,67 @@ kinds["many more"] = 2.0
 fixed_guess.reveal(
     min(kinds, key=lambda kind: abs(kinds[kind] - part)),
     {
-        "an eighth of them": "Both runs would then see as many digits. But the average step is the "
-        "rate times the true gradient, with any batch, so an eighth of the steps gets an eighth as "
-        "far.",
-        "about half of them": "A mean over more digits has less noise. But at a rate of 0.05 "
-        "training is slow because the steps are short, not because they are noisy.",
+        "an eighth of them": "It would if eight times the digits made a step eight times as long. "
+        "But with any batch the average step is the rate times the true gradient, so an eighth of "
+        "the steps gets an eighth as far.",
+        "about half of them": "It would if noise were what slows this training down, because a "
+        "mean over more digits has less of it. At a rate of 0.05 the steps are merely short, and "
+        "less noise doesn't lengthen them.",
         "about as many": "At this rate the average step decides: the rate times the true gradient. "
-        "It does not depend on the batch.",
-        "many more": "On average, a larger batch gives no worse direction.",
+        "It doesn't depend on the batch.",
+        "many more": "It would if a larger batch pointed in a worse direction. On average its "
+        "direction is the same, and with less noise.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The batch of 64 took as many *steps*, and so 8 times as many *epochs*. A gradient from more digits
-# has less noise, but on average a step leads just as far as before. **At a rate as low as this, a
-# larger batch saves steps only if you use it to take longer steps.** How much longer?
+# The batch of 64 took as many *steps*, and so 8 times as many *epochs*. Eight replicas would arrive
+# when a single one does, and you'd have paid for eight. A gradient from more digits has less noise,
+# which **saves steps only if you use it to take longer ones**. How much longer?
+#
+# With $k$ times the batch, the **linear rule** for SGD multiplies the learning rate by $k$, because
+# one large step then goes as far as the $k$ small ones that it replaces:
+#
+# $$-r\,(g_1 + g_2 + \cdots + g_k) \;=\; -k\,r \cdot \frac{1}{k}(g_1 + \cdots + g_k)$$
+#
+# The right side is *one* step with the rate $kr$ and the mean gradient of the larger batch. The
+# rule holds as long as the gradient changes little during the $k$ small steps, and you'll see soon
+# what happens when it doesn't. `dl.plan_batch` applies it for you:
 
-# %% [markdown]
-# ## A rule for the learning rate
-#
-# With $k$ times the batch, the **linear rule** for SGD multiplies the learning rate by $k$. The
-# reason: $k$ small steps move the weights by
-#
-# $$-r\,(g_1 + g_2 + \cdots + g_k) \;=\; -k\,r \cdot \frac{1}{k}(g_1 + \cdots + g_k),$$
-#
-# and the right side is *one* step with the rate $kr$ and the mean gradient of the larger batch.
-# This holds as long as the gradient changes little during the $k$ small steps. If your loss is a
-# *sum* over examples, its gradient has grown $k$ times already. Then do not scale the rate as well.
-#
-# Adam divides each gradient by its usual size. If that size is mostly noise, $k$ times the examples
-# make it $\sqrt k$ times smaller, so Adam's average step is already $\sqrt k$ times longer. One
-# step should go as far as $k$ small ones, so the rate supplies the other $\sqrt k$
-# (`dl.plan_batch(..., rule="square_root")`).
-
-# %%
+# %% tags=["after-reveal"]
 for replicas in (1, 4, 16):
     plan = dl.plan_batch(per_replica=8, replicas=replicas, base_learning_rate=0.05)
-    dl.show(f"rate for a batch of {plan.global_batch}", plan.learning_rate)
+    told = {"global batch": plan.global_batch, "steps in an epoch": plan.steps(1024)}
+    dl.show(f"replicas {replicas}", {**told, "learning rate": plan.learning_rate})
+
+# %% [markdown] tags=["after-reveal"]
+# Adam needs a different rule, because it divides each gradient by its usual size. Where that size
+# is mostly noise, $k$ times the examples make it $\sqrt k$ times smaller, and Adam's steps are
+# $\sqrt k$ times longer already. So the rate supplies only the other $\sqrt k$, which is
+# `dl.plan_batch(..., rule="square_root")`.
+#
+# > **Takeaway.** With $k$ times the batch, multiply SGD's learning rate by $k$ and Adam's by
+# > $\sqrt k$.
+#
+# <details><summary>Fine print</summary>
+#
+# We test on the validation digits every 128 training digits, or after each step if the batch is
+# larger. If your loss is a *sum* over examples, its gradient has already grown $k$ times, so leave
+# SGD's rate as it is. [Malladi et al.](https://arxiv.org/abs/2205.10287) derive the square root for
+# Adam and RMSProp, and their rule changes more than the rate: $1 - \beta_1$ and $1 - \beta_2$ are
+# multiplied by $k$, and $\epsilon$ is divided by $\sqrt k$. `dl.plan_batch` returns only the rate,
+# and the report of the exercise measures how far that gets you.
+# </details>
 
 # %% [markdown]
 # ## Equal epochs
 #
-# Now let the batch grow from 8 to 256, as if there were 1 to 32 replicas with 8 digits each. A
-# `sweep` trains every batch size with six rates and ten seeds. The rates double, and so do the
-# batches, so the linear rule picks one rate for each batch. A second way takes the rate that is
-# best on the *validation* digits, so that the test digits decide nothing. All batch sizes train
-# longer than 8 epochs, and the largest one longest, only because the next section needs it. This
-# section looks at all of them after 8.
+# How far does the rule carry? We let the batch grow from 8 to 256, as if 1 to 32 replicas had 8
+# digits each, and train every batch size with six rates and ten seeds. That gives three choices for
+# each batch: the rate that stays at 0.05, the rule's rate, and the best of the six. The
+# *validation* digits choose the best one, so that the test digits decide nothing and stay honest.
+# Every batch trains for more than 8 epochs, because the next section needs them, but here we
+# compare all of them after 8.
 
 # %%
 BATCHES = (8, 16, 32, 64, 128, 256)
@@ -268,62 +231,56 @@ nearest = min((40, 70, 90, 96), key=lambda percent: abs(percent - at_256))
 epochs_guess.reveal(
     f"about {nearest} %",
     {
-        "about 96 %": "Every digit was seen as often. But 8 epochs are 32 steps of this batch, and "
-        "none of the six rates makes 32 steps as good as 1,024.",
-        "about 90 %": "32 steps at the best rate get far, and not as far as 1,024.",
-        "about 70 %": "The best rate does better: a batch of 256 gives a good direction, so it can "
-        "afford long steps.",
-        "about 40 %": "That is near what the rate of 0.05 gives, 38 %. The linear rule's 1.6 "
-        "fails, too.",
+        "about 96 %": "It would if only the digits that were seen counted. But 8 epochs are 32 "
+        "steps of this batch, and none of the six rates makes 32 steps as good as the 1,024 of a "
+        "batch of 8.",
+        "about 90 %": "32 steps at the best rate get far, but not as far as 1,024 short ones.",
+        "about 70 %": "You'd get that with a rate between 0.1 and 0.2. A batch of 256 gives a good "
+        "direction, so it can afford longer steps.",
+        "about 40 %": "That's what the rate of 0.05 gives, 38 %, because 32 short steps don't get "
+        "far. The linear rule's 1.6 fails, too.",
     },
 )
 
 # %% tags=["numbers-within-0.5", "after-reveal"]
-print("validation accuracy (%) by rate: * is the best rate, r the linear rule's")
-print("rate     ", *[f"{rate:>7}" for rate in RATES])
-for batch in BATCHES:
-    by_rate = 100 * sweep[batch].accuracy_after(8, on="validation").mean(axis=1)
-    print(f"batch {batch:3}", end="")
-    for index, accuracy in enumerate(by_rate):
-        marks = ("*" if index == best(batch) else "") + ("r" if index == linear(batch) else "")
-        fails = index > best(batch) and accuracy < 75  # then rounding decides where it ends
-        print("fails".rjust(6) if fails else f"{accuracy:6.1f}", end=f"{marks:2}")
-    print()
+from distlab.course.lesson_02_batch_scaling.tables import rates_table
+
+print(rates_table(sweep, best=best, rule=linear))
 
 # %% [markdown] tags=["after-reveal"]
-# The figure shows the test digits and the table the validation digits, so their numbers differ a
-# little. In both, the linear rule keeps the accuracy up to a batch of 64, which is 8 times the
-# first one. At 128 it loses 4 to 5 points, and at 256, with a rate of 1.6, it fails. **With equal
-# epochs, a batch that is too large costs accuracy, even at its best rate.** You can buy it back
-# with more epochs, which is what the next section counts.
+# **The linear rule works up to some batch, and then it ends.** Here it keeps the accuracy up to a
+# batch of 64, which is 8 times the first one. At 128 it loses 4 to 5 points, and at 256 it asks for
+# a rate of 1.6, which fails with every batch in the table. The best rates never get
+# past 0.8, so from some batch on the steps get fewer without getting longer. You can buy the lost
+# accuracy back with more epochs, and the next section counts how many.
 #
-# The best rates do not follow the rule. For a batch of 8, the best rate is four times our 0.05. It
-# is 0.8 at a batch of 64, and past 64 it grows no more: at 128 and 256 it is 0.4. The rate of 1.6,
-# the last in each row, fails with every batch. (Where the rule ends depends on the first rate. With
-# 0.2 for a batch of 8, it would reach 1.6 at 64.) The second-best rate is always within a point of
-# the best one, so read a best rate as "about this". If it were at the edge of the grid, you would
-# not know whether a rate outside is better: then extend the grid before you conclude.
+# > **Takeaway.** At equal epochs, a batch that's too large costs accuracy, even at its best rate.
+#
+# <details><summary>Fine print</summary>
+#
+# The figure shows the test digits and the table the validation digits, so their numbers differ a
+# little. Where the rule ends depends on the first rate: with 0.2 for a batch of 8, it would reach
+# 1.6 at 64 already. The second-best rate is always within a point of the best one, so read a best
+# rate as "about this". If the best rate were at the edge of the grid, a rate outside might be
+# better, so you'd have to extend the grid before you conclude anything.
+# </details>
 
 # %% [markdown]
 # ## Equal accuracy
 #
-# Count the steps to 95 % of the validation digits again, now with longer steps. `fewest` takes the
-# rate with the fewest steps on average, among the rates with which all ten seeds arrive. From here
-# on, this is the "best rate". It can differ from the table's, which was the best after 8 epochs.
+# Now ask the other way round: how many steps does each batch need until 95 % of the validation
+# digits are right? For each batch, `fewest` takes the rate that needs the fewest steps, among the
+# rates with which all ten seeds arrive.
 
 
 # %%
-def fewest_at(batch):
-    means = sweep[batch].steps_to(0.95).mean(axis=1)  # NaN if a seed never arrives
-    return np.nanargmin(means)
-
-
 def with_rule(batch):
     return sweep[batch].steps_to(0.95)[linear(batch)]
 
 
 def fewest(batch):
-    return sweep[batch].steps_to(0.95)[fewest_at(batch)]
+    steps = sweep[batch].steps_to(0.95)  # NaN where a seed never arrives
+    return steps[np.nanargmin(steps.mean(axis=1))]
 
 
 # %% tags=["predict"]
@@ -337,7 +294,6 @@ best_guess = dl.predict(
 ways = {"linear rule": with_rule, "best rate": fewest}
 steps = {name: {batch: steps_of(batch) for batch in BATCHES} for name, steps_of in ways.items()}
 part = fewest(256).mean() / fewest(64).mean()
-dl.show("best rates", {f"batch {batch}": RATES[fewest_at(batch)] for batch in BATCHES})
 draw_steps({"rate fixed at 0.05": fixed_steps, **steps}, lines_from=["linear rule", "best rate"])
 
 # %% tags=["reveal"]
@@ -346,42 +302,57 @@ kinds["more than all of them"] = 1.3
 best_guess.reveal(
     min(kinds, key=lambda kind: abs(kinds[kind] - part)),
     {
-        "a quarter of them": "That is the dashed line, on which four times the batch needs a "
-        "quarter of the steps.",
-        "half of them": "The curve bends further than that.",
-        "about three quarters of them": "Past the bend, more digits refine a gradient that is "
-        "already good enough.",
-        "more than all of them": "A larger batch has less noise. With its best rate it "
-        "needs no more steps.",
+        "a quarter of them": "It would if noise still limited a batch of 64. That's the dashed "
+        "line, on which four times the batch needs a quarter of the steps.",
+        "half of them": "It would if the curve bent later, at about 128. It bends before 64, so "
+        "more digits save less.",
+        "about three quarters of them": "The gradient of 64 digits is already good enough, so more "
+        "digits refine what needs no refining.",
+        "more than all of them": "It would if a larger batch did harm. It has less noise, and with "
+        "its best rate it needs no more steps.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The dashed lines are what "twice the batch, half the steps" would give. The curve of the linear
-# rule lies on its line, bends away from it, and ends: at 256 no seed arrives. The best rate
-# bends, too: past a batch of about 64, twice the digits in each step save little. Two limits meet
-# here:
+# The dashed lines show what you'd hope for: twice the batch, half the steps. The linear rule
+# follows its line, bends away from it, and ends, because at 256 no seed arrives. The best rate
+# bends as well, since two limits meet here:
 #
 # - **Noise** limits small batches. Each gradient points in a rather random direction, and only
-#   short steps average it out. More digits help as much as more steps.
-# - **Curvature** limits large ones. The loss is a valley, and a step that is too long jumps to its
-#   other side, and higher. More digits do not change the valley.
+#   short steps average it out, so more digits in a step help as much as more steps.
+# - **Curvature** limits large ones. The loss is a valley, and a step that's too long lands on its
+#   other side, and higher. More digits don't change the valley.
 #
-# [Shallue et al.](https://arxiv.org/abs/1811.03600) found this bend in every combination of data,
+# Where one limit takes over from the other is a single number. If $S$ steps are the fewest that any
+# batch can reach, a batch of $b$ needs about $S\,(1 + B_\text{bend}/b)$. Multiply by $b$, and the
+# examples are a straight line in the batch: $S\,(b + B_\text{bend})$. Our six batches lie within 7
+# % of such a line, and this is its bend:
+
+# %% tags=["after-reveal", "numbers-within-5"]
+from distlab.course.lesson_02_batch_scaling.published_batches import fit_bend, published_runs
+
+our_bend = fit_bend({batch: batch * fewest(batch).mean() for batch in BATCHES})
+dl.show("digits in a batch at the bend", our_bend.batch, digits=0)
+
+# %% [markdown] tags=["after-reveal"]
+# A batch at the bend needs twice the examples of a tiny batch, and twice the steps of a huge one.
+# [Shallue et al.](https://arxiv.org/abs/1811.03600) found such a bend in every combination of data,
 # model and optimizer that they tried, at batch sizes that differ by orders of magnitude.
+#
+# > **Takeaway.** Far below the bend, twice the batch needs half the steps. Far above it, twice the
+# > batch saves hardly any.
 
 # %% [markdown]
 # ## Warm-up
 #
-# The linear rule assumes that the gradient changes little during the $k$ small steps. At the
-# beginning of training it can change most, so the rule can fail there first. A
-# [warm-up](https://arxiv.org/abs/1706.02677) starts at the small rate and climbs to the large one
-# during the first epochs. We try it with a batch of 128 and 20 seeds, from two kinds of first
-# weights: Keras's usual ones, and ones that are four times as large.
+# The linear rule assumes that the gradient changes little during the $k$ small steps. It can change
+# most at the beginning of training, so the rule can fail there first. A
+# [warm-up](../docs/glossary.md#warm-up) therefore starts at the small rate, and climbs to the large
+# one during the first epochs. We try it with a batch of 128, from two kinds of first weights:
+# Keras's usual ones, and weights that are four times as large.
 #
-# A warm-up also trains with a lower rate on average. Perhaps that alone helps? As a **control**, we
-# train the same number of steps at one constant rate, chosen so that all rates add up to the same
-# sum as with the warm-up.
+# A warm-up also lowers the average rate, and perhaps that alone helps. So we train a **control**
+# for as many steps at one constant rate, which is the warm-up's average.
 
 # %% tags=["predict"]
 warmup_guess = dl.predict(
@@ -391,89 +362,78 @@ warmup_guess = dl.predict(
 )
 
 # %% tags=["numbers-within-0.5"]
+from distlab.course.lesson_02_batch_scaling.runs import compare_warm_ups
+
 plan = dl.plan_batch(global_batch=128, replicas=16, base_learning_rate=0.05)
-low, full, steps_of_climb = plan.base_learning_rate, plan.learning_rate, 2 * plan.steps(1024)
-climb = [low + (full - low) * step / steps_of_climb for step in range(steps_of_climb)]
-rate_sum = sum(climb) + (8 - 2) * plan.steps(1024) * full
-KINDS = {
-    "no warm-up": {"rates": (full,)},
-    "2 epochs of warm-up": {"rates": (full,), "warmup_epochs": 2, "warmup_from": low},
-    "control, constant rate": {"rates": (rate_sum / (8 * plan.steps(1024)),)},
-}
-means = {}
-for start_scale, name in ((1, "usual"), (4, "four times as large")):
-    print(f"first weights {name}")
-    for kind, how in KINDS.items():
-        many = train_many(128, epochs=8, seeds=20, start_scale=start_scale, **how)
-        accuracies = 100 * many.accuracy_after(8)[0]
-        means[start_scale, kind] = accuracies.mean()
-        told = {"accuracy": accuracies.mean(), "+-": accuracies.std(ddof=1) / np.sqrt(20)}
-        dl.show(f"  {kind}", told, digits=1)
+usual = compare_warm_ups(plan, start_scale=1)
+large = compare_warm_ups(plan, start_scale=4)
+for kind in usual:
+    means = {"usual weights": usual[kind].mean(), "large weights": large[kind].mean()}
+    dl.show(f"accuracy (%), {kind}", means, digits=1)
 
 # %% tags=["reveal"]
-gains = [means[scale, "2 epochs of warm-up"] - means[scale, "no warm-up"] for scale in (1, 4)]
+gains = [each["2 epochs of warm-up"] - each["no warm-up"] for each in (usual, large)]
 became = {(True, False): "from the usual ones only", (False, True): "from the large ones only"}
 became |= {(True, True): "from both", (False, False): "from neither"}
 warmup_guess.reveal(
-    became[gains[0] > 2, gains[1] > 2],
+    became[gains[0].mean() > 2, gains[1].mean() > 2],
     {
-        "from the usual ones only": "Keras chooses the usual ones so that the first gradients are "
-        "of moderate size. Steps with the full rate do no lasting harm there.",
-        "from both": "It was worth 1.1 points for ResNet-50, but a warm-up helps only if the first "
-        "steps do lasting harm. From the usual weights of this network they do not.",
-        "from neither": "Large first weights give large gradients, and the full rate turns them "
-        "into steps that are too long.",
-        "from the large ones only": "Large first weights give large gradients. There the first "
-        "steps with the full rate do harm that lasts.",
+        "from the usual ones only": "It would if the usual weights gave the larger gradients. "
+        "Keras chooses them so that the first gradients are of moderate size, and the full rate "
+        "does no lasting harm there.",
+        "from both": "It would if the first steps did lasting harm in both cases, as they did with "
+        "ResNet-50. From the usual weights of this network they don't.",
+        "from neither": "It would if training always recovered from its first steps. Large first "
+        "weights give large gradients, and after such steps it doesn't.",
+        "from the large ones only": "Large first weights give large gradients, so the full rate "
+        "takes steps that are too long, and their harm lasts.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# With the usual weights, the three differ by less than a point: read that as no difference. A
-# warm-up does not win back the 4 points that the rule loses at a batch of 128, so these are not
-# lost in the first steps. With the large ones, training without a warm-up ends 10 points lower, and
-# the warm-up wins 9 of them back. The control, with the same steps and the same sum of rates, is
-# 1.5 points better than no warm-up. If their seeds were different, the errors of the two means, 1.8
-# and 1.4, would make an error of about $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so
-# this gain could be chance. (They share their seeds. The exercise compares seed by seed.) The
-# warm-up beats the control by 7.4 points, with an error of about $\sqrt{0.5^2 + 1.4^2}$ = 1.5
-# points. So most of its gain does not come from a lower rate on average, but from **where** the
-# rate is low: in the first steps, while the gradient changes most. A warm-up costs little, and
-# protects these steps. For ResNet-50 it was worth 1.1 points.
+# **A warm-up protects the first steps, and it helps only when they need protection.** With the
+# usual weights all three runs end within a point of each other, warm-up or not. With the large
+# weights, training without a warm-up ends 10 points lower, and the warm-up wins 9 of them back. You
+# might think that it only lowers the average rate. But the control has the same average and still
+# ends 7 points below the warm-up, so what counts is *where* the rate is low.
 #
-# For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
-# steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the
-# batch.
+# You can't know beforehand whether your first steps need protection, and a warm-up costs little.
+# `plan.warmup(steps=...)` is a Keras schedule, which you pass as the optimizer's learning rate:
 
-# %%
+# %% tags=["after-reveal"]
 schedule = plan.warmup(steps=2 * plan.steps(1024))
 for step in (0, 8, 16, 100):
     dl.show(f"rate in step {step}", float(schedule(step)), digits=3)
 
-# %% [markdown]
-# <details><summary>In plain TensorFlow</summary>
+# %% [markdown] tags=["after-reveal"]
+# The schedule counts the optimizer's steps, and a larger batch has fewer of them in an epoch. So if
+# you change the batch, change `steps` as well.
 #
-# `plan.warmup(steps=16)` is `keras.optimizers.schedules.CosineDecay(0.05, 1, alpha=1.0,
-# warmup_target=0.8, warmup_steps=16)`. You pass it as the learning rate of an optimizer.
+# > **Takeaway.** If you scale the rate, warm it up. That costs little, and protects the first
+# > steps, in which a large rate can do harm that lasts.
+#
+# <details><summary>Fine print</summary>
+#
+# The means of 20 seeds have standard errors of up to 1.8 points, so the control's gain over no
+# warm-up, 1.5 points, could be chance. A warm-up doesn't win back what the rule loses at a batch of
+# 128, so those points aren't lost in the first steps, and at 256 it doesn't help either. The
+# schedule is `keras.optimizers.schedules.CosineDecay(0.05, 1, alpha=1.0, warmup_target=0.8,
+# warmup_steps=16)`.
 # </details>
 
 # %% [markdown]
 # ## The same bend in models that cost millions
 #
-# Our network has 2,410 weights, so you may wonder whether anything here survives in BERT or Llama.
+# Our network has 2,410 weights, so you may wonder whether its bend survives in BERT or Llama.
 # MLPerf lets you look: for its benchmarks it
 # [publishes](https://github.com/mlcommons/logging/tree/master/mlperf_logging/rcp_checker) how much
 # training reaches the target quality with batches of many sizes, each with settings that somebody
 # tuned for that batch. Every point is the mean of 10 to 28 full trainings.
 #
-# If the steps bend as ours did, a batch of $b$ needs $S\,(1 + B_\text{bend}/b)$ of them, where $S$
-# is the fewest that any batch can reach. Multiply by $b$, and the examples are a straight line in
-# the batch: $S\,(b + B_\text{bend})$. So two numbers describe a model, and two trainings would be
-# enough to find them.
+# If the examples of these models lie on a straight line like ours, two numbers describe a model,
+# and two trainings are enough to find them.
 
 # %%
-from distlab.course.lesson_02_batch_scaling.published_batches import fit_bend, published_runs
-
 runs_by_model = published_runs()
 bert = runs_by_model["BERT"]
 dl.show("BERT, millions of examples with a batch of 256", bert[256] / 1e6, digits=1)
@@ -506,8 +466,8 @@ bert_guess.reveal(
 )
 
 # %% [markdown] tags=["after-reveal"]
-# Now put six models into one figure, each measured in its own bend: the batch as a share of it, and
-# the training as a multiple of what a tiny batch needs.
+# Now all six models go into one figure, each measured in its own bend: the batch as a share of it,
+# and the training as a multiple of what a tiny batch needs.
 
 # %% tags=["after-reveal"]
 from distlab.course.lesson_02_batch_scaling.figures import draw_bends
@@ -555,62 +515,48 @@ for model, runs in runs_by_model.items():
 # ## Extra: How noisy is a gradient?
 #
 # Can you know where the bend is without a sweep? [McCandlish et
-# al.](https://arxiv.org/abs/1812.06162) compare two things: how much the gradients of single
-# examples scatter, and how long their mean is. The first divided by the square of the second is a
-# number of examples, the [gradient noise scale](../docs/glossary.md#gradient-noise-scale). This is
-# its simple form, which assumes the same curvature in all directions:
+# al.](https://arxiv.org/abs/1812.06162) compare how much the gradients of single examples scatter
+# with how long their mean is. That ratio is a number of examples, the [gradient noise
+# scale](../docs/glossary.md#gradient-noise-scale):
 #
 # $$B_\text{simple} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
 #
-# Well below it, twice the batch saves half of the steps. Well above it, almost nothing. Expect the
-# **order of magnitude** from it, and no more. (The variance is that of all weights together: the
-# trace of the covariance matrix.)
-#
-# Replicas give you both parts for free. Each has the gradient $g_b$ of its $b$ examples, and the
-# all-reduce gives that of all $B$. Noise makes a gradient longer: on average, $|g_b|^2$ is
-# $|\text{true}|^2 + \text{variance}/b$. Two batch sizes are two such equations, and they give
+# Well below it, twice the batch saves half of the steps, and well above it almost nothing. Replicas
+# give you both parts for free, because each has the gradient $g_b$ of its own $b$ examples, while
+# the all-reduce gives that of all $B$. Noise makes a gradient longer: on average, $|g_b|^2$ is
+# $|\text{true}|^2 + \text{variance}/b$. Two batch sizes make two such equations, and solved they
+# give
 #
 # $$\text{variance} = \frac{|g_b|^2 - |g_B|^2}{1/b - 1/B}, \qquad
 # |\text{true}|^2 = \frac{B\,|g_B|^2 - b\,|g_b|^2}{B - b}.$$
+#
+# `variance_and_signal` compares the two norms over an epoch and returns both parts. It takes means
+# first, and leaves the ratio to the end, because a ratio of single batches is far too noisy.
 
 # %%
+from distlab.course.lesson_02_batch_scaling.network import gradients_of
+
 (digits,) = dl.load_dataset("digits", splits=["train[:1024]"])
 shuffled = digits.shuffle(1024, seed=1).batch(64)
 dl.set_seed(1)
 model = dl.distribute(lambda: build(rate=0.1), strategy)
+gradients = gradients_of(model, strategy)
 
 
-def replica_gradient(images, labels):
-    with tf.GradientTape() as tape:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
-        loss = tf.reduce_mean(losses)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    return tf.concat([tf.reshape(each, [-1]) for each in gradients], axis=0)
-
-
-@tf.function
-def on_replicas(batch):
-    return strategy.experimental_local_results(strategy.run(replica_gradient, args=batch))
-
-
-# %% [markdown]
-# `replica_gradient` returns one long vector for each replica. `variance_and_signal` compares the
-# norms over an epoch, and returns the two parts. Means come first and the ratio last, because a
-# ratio of single batches is far too noisy. One model is not enough either, so we measure at the
-# first weights of five seeds, and after 8 epochs of each.
-
-
-# %%
 def variance_and_signal(few=16, many=64):
     small, large = [], []
     for batch in strategy.experimental_distribute_dataset(shuffled):
-        each = np.array(on_replicas(batch))  # [4 replicas, 2410 weights]
+        each = gradients(batch)  # [4 replicas, 2410 weights]
         small.append((each**2).sum(axis=1).mean())  # of 16 digits
         large.append((each.mean(axis=0) ** 2).sum())  # of 64 digits
     small, large = np.mean(small), np.mean(large)
     variance = (small - large) / (1 / few - 1 / many)
     return variance, (many * large - few * small) / (many - few)
 
+
+# %% [markdown]
+# One model isn't enough either, so we measure at the first weights of five seeds, and again after
+# each of them has trained for 8 epochs.
 
 # %% tags=["predict"]
 noise_guess = dl.predict(
@@ -639,43 +585,43 @@ became = ["it falls to less than half", "it stays about the same", "it grows sev
 noise_guess.reveal(
     became[int(last / first > 0.5) + int(last / first > 2)],
     {
-        "it falls to less than half": "The noise scale is a ratio. Single digits scatter about as "
-        "much as before, and the true gradient has become much shorter.",
+        "it falls to less than half": "It would if single digits came to agree with each other. "
+        "They scatter about as much as before, while the true gradient has become much shorter.",
         "it stays about the same": "It would if the gradient kept its length. But training ends "
         "where the gradient is 0.",
-        "it grows several times": "The scatter stays, and the true gradient becomes shorter.",
+        "it grows several times": "The noise scale is a ratio: the scatter stays, while the true "
+        "gradient becomes shorter.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The two parts show why. The variance hardly changes, and $|\text{true gradient}|^2$ falls to
-# about a fifth: the better the model, the shorter the true gradient, while single digits still pull
-# in different directions. So large batches help most at the end of training, and least at the
-# beginning. That is one reason to let the batch grow with time.
+# The variance hardly changes, while $|\text{true gradient}|^2$ falls to about a fifth. The better
+# the model, the shorter the true gradient, although single digits still pull in different
+# directions. So large batches help most at the end of training and least at the beginning, which is
+# one reason to let the batch grow with time.
 #
-# Above, a batch of $b$ needed $S\,(1 + B_\text{bend}/b)$ steps. The six points of the best rate
-# lie near $50\,(1 + 54/b)$, within about 10 %. This bend at 54 lies between the average noise
-# scales of the first weights (about 35) and of the last ones (about 180). The five seeds differ by
-# a factor of 2 to 3, and the formula assumes equal curvature in all directions. So **tens to
-# hundreds, and not thousands** is what you learn, from five training runs with ten more epochs of
-# gradients, in place of the sweep's 360 training runs. The paper finds tens of thousands for
+# And the bend? Ours, near 60, lies between the average noise scales of the first weights and of the
+# last ones, about 35 and 180. So you learn **tens to hundreds, and not thousands**, and five
+# trainings are enough for that, while the sweep needed 360. The paper finds tens of thousands for
 # ImageNet, and millions for agents that play Dota 2.
+#
+# > **Takeaway.** The noise scale gives the order of magnitude of the bend, and no more. It grows
+# > during training.
+#
+# <details><summary>Fine print</summary>
+#
+# This is the simple form of the noise scale, which assumes the same curvature in all directions.
+# The variance is that of all weights together: the trace of the covariance matrix. The five seeds
+# differ by a factor of 2 to 3.
+# </details>
 
 # %% [markdown]
 # <details><summary>In PyTorch and JAX</summary>
 #
 # In PyTorch, the `batch_size` of a `DataLoader` under `DistributedDataParallel` is that of one
-# process, so the global batch grows by itself if you add processes. The gradients are averaged, so
-# the same rules hold. In JAX you give `jit` one array that holds the global batch. Optax has
-# `warmup_cosine_decay_schedule`. Its `decay_steps` include the warm-up, and Keras's do not.
-# </details>
-#
-# <details><summary>If you want to know more: Adam</summary>
-#
-# [Malladi et al.](https://arxiv.org/abs/2205.10287) derive the square root for Adam and RMSProp.
-# Their rule changes more than the rate: $1 - \beta_1$ and $1 - \beta_2$ are multiplied by $k$, and
-# $\epsilon$ is divided by $\sqrt k$. `dl.plan_batch` returns only the rate. The report of the
-# exercise measures how far that gets you.
+# process, so the global batch grows by itself when you add processes. The gradients are averaged,
+# so the same rules hold. In JAX you give `jit` one array that holds the global batch. Optax has
+# `warmup_cosine_decay_schedule`, whose `decay_steps` include the warm-up, while Keras's don't.
 # </details>
 
 # %% [markdown]
@@ -684,14 +630,14 @@ noise_guess.reveal(
 # <details><summary>1. You go from one to four replicas with 32 examples each. What do you pass to
 # <code>fit</code>, and by what do you multiply SGD's rate?</summary>
 #
-# Batches of 128, and the rate times 4.
+# Batches of 128, because `fit` takes the global batch, and the rate times 4.
 # </details>
 #
 # <details><summary>2. You keep a global batch of 128 and go from one to four replicas. What
 # changes?</summary>
 #
-# For this network the weights end the same, up to rounding. Each replica gets 32 examples. To add
-# replicas and keep the global batch is [strong scaling](../docs/glossary.md#strong-scaling).
+# Each replica gets 32 examples, and the weights end the same, up to rounding. More replicas with
+# the same global batch are called [strong scaling](../docs/glossary.md#strong-scaling).
 # </details>
 #
 # <details><summary>3. A colleague compares batches of 32 and 512 after 1,000 steps each, and
@@ -700,17 +646,11 @@ noise_guess.reveal(
 # The batch of 512 has seen 16 times as many examples.
 # </details>
 #
-# <details><summary>4. Your loss is a sum over the global batch. The batch doubles. What does the
-# linear rule ask of the rate?</summary>
-#
-# Nothing. The gradient of the sum has doubled already.
-# </details>
-#
-# <details><summary>5. The noise scale is about 2,000, and your global batch is 64. What can you
+# <details><summary>4. Your model's bend is near 2,000, and your global batch is 64. What can you
 # expect of 4 times as many replicas?</summary>
 #
 # A little more than a quarter of the steps, if you scale the rate as well, because 256 is still far
-# below 2,000.
+# below the bend.
 # </details>
 
 # %%
@@ -721,16 +661,13 @@ recap()
 # %% [markdown]
 # ## Next steps
 #
-# - [Exercise 02](../exercises/02_batch_scaling.ipynb): four tasks and a report, about 70 minutes,
-#   and an open task on your own model.
-# - [Lesson 03](03_custom_training_loop.ipynb) writes the training loop by hand, and shows how to
-#   scale a loss.
-# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Exercise 02](../exercises/02_batch_scaling.ipynb): plan a job, repair a warm-up, and say what a
+#   larger batch costs without fooling yourself.
+# - [Lesson 03](03_custom_training_loop.ipynb): write the training loop by hand, and scale a loss.
 # - [Accurate, large minibatch SGD](https://arxiv.org/abs/1706.02677) has the linear rule and the
-#   warm-up. Its limit of 8,192 was measured with ResNet-50 on ImageNet: take the rule, and not the
-#   number.
+#   warm-up. Its limit of 8,192 was measured with ResNet-50 on ImageNet, so take the rule, and not
+#   the number.
 # - [Measuring the effects of data parallelism](https://arxiv.org/abs/1811.03600) tunes the rate for
-#   each batch size, and finds no evidence that large batches then generalise worse, and no simple
+#   each batch size. It finds no evidence that large batches then generalize worse, and no simple
 #   rule for the rate that holds everywhere.
-# - [An empirical model of large-batch training](https://arxiv.org/abs/1812.06162) has the noise
-#   scale.
+# - [The glossary](../docs/glossary.md) explains the terms.
