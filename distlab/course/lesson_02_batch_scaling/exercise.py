@@ -2,8 +2,8 @@
 # # Exercise: batch size and learning rate
 #
 # For [lesson 02](../notebooks/02_batch_scaling.ipynb). You plan a job for several replicas, repair
-# a warm-up, measure noise on the replicas, and say what a larger batch costs without fooling
-# yourself.
+# a warm-up that never arrives, and say what a larger batch costs without fooling yourself. If you
+# did the lesson's extra section, you can also measure a gradient's noise on the replicas.
 
 # %% [markdown]
 # ## Overview
@@ -17,7 +17,7 @@
 # | report `where_the_rule_ends` | compare two rules for Adam's rate with none | 20 | hard | extra |
 # | your own model | double its batch: and its rate? (no points) | 20 | open | extra |
 #
-# Write your answers in the cells that start with `# task:`, run them, then run the check below
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open a hint. The report uses task 4.
 
 # %%
@@ -38,23 +38,21 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: plan a job
 #
-# A learning rate of `found_rate` worked on one device, with batches of `found_batch`. Now the job
-# moves to several replicas. The memory of each replica holds `per_replica` examples at a time, so
-# the job also uses [gradient accumulation](../docs/glossary.md#gradient-accumulation): each replica
-# adds up the gradients of `accumulate` such micro-batches, and only then all replicas reduce and
-# update. The gradient that the optimizer gets is the mean over all examples of the update.
+# A rate of `found_rate` worked on one device with batches of `found_batch`: what does the job need
+# on several replicas? Each replica adds up the gradients of `accumulate` micro-batches of
+# `per_replica` examples before all of them reduce and update ([gradient
+# accumulation](../docs/glossary.md#gradient-accumulation)). The optimizer gets the mean over all
+# examples of the update. Write `plan_job(...)`, which returns a dictionary with three keys:
 #
-# - `plan_job(examples, epochs, per_replica, replicas, accumulate, optimizer, found_rate,
-#   found_batch)` returns a dictionary with three keys.
-# - `"global_batch"` is the number of examples in one update.
-# - `"learning_rate"` follows the lesson's rule for the `optimizer`, `"sgd"` or `"adam"`.
-# - `"steps"` is the number of updates in all epochs. Each epoch ends with a partial batch, and that
-#   is an update as well. About 8 lines.
+# - `"global_batch"`: the examples in one update.
+# - `"learning_rate"`: by the lesson's rule for the `optimizer`, `"sgd"` or `"adam"`.
+# - `"steps"`: the updates in all epochs. The partial batch at the end of an epoch is an update as
+#   well. About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How many examples decide one update? Rate and steps follow from this number. `dl.plan_batch` knows
-# nothing of accumulation, but it can plan for any `global_batch` and `reference_batch`.
+# How many examples decide one update? Rate and steps follow from that number. `dl.plan_batch`
+# knows nothing of accumulation, but it can plan for any `global_batch` and `reference_batch`.
 # </details>
 
 
@@ -88,29 +86,28 @@ dl.check("plan_job")
 #
 # <details><summary>Answer</summary>
 #
-# None of them changes: an update has as many examples as before. Each replica runs half as many
-# micro-batches one after the other, so an update takes about half the time, plus what the
-# all-reduce of more replicas adds. This is strong scaling.
+# None of them changes, because an update has as many examples as before. But each replica runs half
+# as many micro-batches one after the other, so an update takes about half the time, plus what the
+# all-reduce of more replicas adds. That's strong scaling.
 # </details>
 
 # %% [markdown]
 # ## Task 2: a warm-up that never arrives
 #
-# A Keras callback can set the learning rate before each batch. It knows the epoch and the batch,
-# both counted from 0, and **the count of batches starts again in every epoch**. This function gives
-# the callback a rate. It raises no error, and it is wrong in two ways. Repair it.
+# Why does this warm-up never reach its full rate? A Keras callback asks `rate_at(epoch, batch,
+# steps_per_epoch, warmup_epochs, first_rate, full_rate)` for the rate of each step. It counts both
+# epoch and batch from 0, and **the count of batches starts again in every epoch**. The function
+# raises no error, and it's wrong in two ways. Repair it:
 #
-# - `rate_at(epoch, batch, steps_per_epoch, warmup_epochs, first_rate, full_rate)` returns the rate
-#   for this step.
-# - The very first step of the training has `first_rate`. The first step after `warmup_epochs`
-#   epochs has `full_rate`. In between the rate grows by the same amount in each step.
-# - After the warm-up the rate stays. With 0 epochs of warm-up every step has `full_rate`. About 5
-#   lines.
+# - The very first step has `first_rate`, and the first step after `warmup_epochs` epochs has
+#   `full_rate`. In between, the rate grows by the same amount in each step.
+# - After the warm-up the rate stays, and with 0 epochs of warm-up every step has `full_rate`. About
+#   5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How many steps has the optimizer taken before this one? In which step is the climb over? At the
-# end try `warmup_epochs=0` again: does your repair still give `full_rate` in the first step?
+# How many steps has the optimizer taken before this one, and in which step is the climb over? At
+# the end try `warmup_epochs=0`: does your repair still give `full_rate` in the first step?
 # </details>
 
 
@@ -134,31 +131,27 @@ def rate_at(epoch, batch, steps_per_epoch, warmup_epochs, first_rate, full_rate)
 dl.check("rate_at")
 
 # %% [markdown]
-# **Try next:** compare your rates with those of `plan.warmup(steps=...)` in the lesson. Where would
-# a training that was killed in epoch 2 go on, with a callback and with a schedule?
+# **Try next:** compare your rates with those of `plan.warmup(steps=...)` in the lesson. A training
+# is killed in epoch 2: where does its rate resume, with a callback and with a schedule?
 #
 # <details><summary>Answer</summary>
 #
-# The rates are the same. The schedule reads the optimizer's count of steps, and a checkpoint of the
-# optimizer has this count, so it goes on where it was. The callback gets its epoch from `fit`,
-# which counts from 0 again unless you pass `initial_epoch=2` or use
-# `keras.callbacks.BackupAndRestore`. Otherwise the warm-up starts again.
+# The rates are the same. The schedule reads the optimizer's count of steps, which a checkpoint
+# keeps, so it resumes where it was. The callback gets its epoch from `fit`, which counts from 0
+# again unless you pass `initial_epoch=2` or use `keras.callbacks.BackupAndRestore`, so without them
+# the warm-up starts again.
 # </details>
 
 # %% [markdown]
 # ## Task 3: signal and noise on the replicas
 #
-# In the lesson, the gradients left the replicas before they were compared. In a real job they are
-# too large for that. Write `noise_parts(gradient, per_replica)`, which runs **on every replica,
-# inside `strategy.run`**.
+# How much of a gradient is noise, if it's too large to leave its replica, as in a real job? Write
+# `noise_parts(gradient, per_replica)`, which runs **on every replica, inside `strategy.run`**.
 #
-# - `gradient` is this replica's gradient, a float32 vector: the mean over its own `per_replica`
-#   examples.
-# - It returns two numbers, the same on every replica: `(noise, signal)`. The first is the
-#   lesson's variance of one example's gradient, and the second the squared norm of the true
-#   gradient, both estimated from this one step.
-# - It must hold for any number of replicas from two on, each with the same number of examples.
-#   About 8 lines.
+# - `gradient` is this replica's float32 vector: the mean over its own `per_replica` examples.
+# - It returns `(noise, signal)`, the same on every replica: the lesson's variance of one example's
+#   gradient, and the squared norm of the true gradient, both from this one step.
+# - It must hold for any number of replicas from two on. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -191,36 +184,33 @@ def noise_parts(gradient, per_replica):
 dl.check("noise_parts")
 
 # %% [markdown]
-# **Try next:** your two numbers come from one step, and the signal can even be negative. Average
-# each over many steps *before* you divide. What happens if you average the ratios of single steps?
+# **Try next:** your two numbers come from one step, and the signal can even be negative. So average
+# each over many steps *before* you divide. What if you average the ratios of single steps instead?
 #
 # <details><summary>Answer</summary>
 #
 # In some steps the signal is nearly 0, so their ratio is huge, with either sign. A few such steps
-# decide the mean, and more steps do not make it settle.
+# decide the mean, and it doesn't settle however many steps you add.
 # </details>
 
 # %% [markdown]
 # ## Task 4: what does the larger batch cost?
 #
-# You trained with a small and with a large batch, each with several rates and seeds. In both, seed
-# 3 starts from the same weights and meets the digits in the same order. So compare **seed by
-# seed**: each seed gives one difference. Write `compare_batches(small, large, epochs)`.
+# How much accuracy does a larger batch cost after equal epochs, and how sure is that? Seed 3 starts
+# from the same weights with both batches and meets the digits in the same order, so compare **seed
+# by seed**: each seed gives one difference. Write `compare_batches(small, large, epochs)`.
 #
-# - `small` and `large` are what `train_many` returns. `runs.batch` is the batch size, `runs.rates`
-#   the rates, and `runs.steps` the steps after which `runs.validation` was measured: accuracies
-#   with the shape `[steps, rates, seeds]`.
-# - `runs.accuracy_after(epochs, on="validation")` and `on="test"` have the shape `[rates, seeds]`.
+# - `small` and `large` come from `train_many`: `runs.rates` are the rates, and
+#   `runs.accuracy_after(epochs, on="validation")` or `on="test"` has the shape `[rates, seeds]`.
 #   Runs may be longer than `epochs`.
-# - Each batch size gets the rate that is best for it after `epochs` epochs.
-# - It returns three values: the two rates as a pair `(small's, large's)`, the mean over the seeds
-#   of large's accuracy minus small's on the test digits, and the standard error of this mean (with
-#   `ddof=1`). About 8 lines.
+# - Each batch size gets the rate that's best for it after `epochs` epochs.
+# - It returns the two rates as a pair `(small's, large's)`, the mean over the seeds of large's test
+#   accuracy minus small's, and the standard error of that mean (`ddof=1`). About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Which digits may choose a rate, so that the accuracy on the test digits stays an honest one? And
-# how many differences do five seeds give?
+# Which digits may choose a rate, so that the accuracy on the test digits stays honest? And how many
+# differences do five seeds give?
 # </details>
 
 
@@ -243,23 +233,23 @@ def compare_batches(small, large, epochs):
 dl.check("compare_batches")
 
 # %% [markdown]
-# **Try next:** compute the error as if the seeds of the two batches had nothing in common, from the
-# errors of both means: `math.hypot(one, other)`. Run the report's cell below first. How different
-# is the error in its sweep?
+# **Try next:** run the report's cell below. Then compute the error as if the seeds of the two
+# batches had nothing in common, from the errors of both means: `math.hypot(one, other)`. How
+# different is it in that sweep?
 #
 # <details><summary>Answer</summary>
 #
-# With batches of 8 and 32 it is 0.49 points in place of 0.43, and with 8 and 128 it is 0.47 in
-# place of 0.53. So after 8 epochs the seeds share hardly any luck, and you could not know that
-# before. Differences of single seeds are right in both cases.
+# With batches of 8 and 32 it's 0.49 points instead of 0.43, and with 8 and 128 it's 0.47 instead of
+# 0.53. So after 8 epochs the seeds share hardly any luck, which you couldn't know before, while
+# differences of single seeds are right in either case.
 # </details>
 
 # %% [markdown]
 # ## Your report: where a rule for Adam ends
 #
-# The lesson trained with SGD. The cell below trains the same network with Adam, for 8 epochs each,
-# with batches of 8 to 512. For a batch of 8 the rate of 0.008 was found. The square-root rule
-# doubles it whenever the batch grows 4 times, and the linear rule multiplies it by 4. Your
+# The lesson trained with SGD. The cell below trains the same network with Adam, for 8 epochs with
+# batches of 8 to 512. A rate of 0.008 was found for a batch of 8. Whenever the batch grows 4 times,
+# the square-root rule doubles that rate, while the linear rule multiplies it by 4. Your
 # `compare_batches` chooses the best rate for each batch, and compares it with the batch of 8.
 
 # %%
@@ -292,17 +282,17 @@ with waits_for("compare_batches"):
 
 # %% [markdown]
 # <!-- report: where_the_rule_ends -->
-# A person reads this, with the picture that the cell above draws. Answer each question below it in
-# two to four sentences, and name numbers that you see.
+# A person reads your answers, together with the picture above. Answer each question in two to four
+# sentences, and name numbers that you see.
 #
 # **1. Up to which batch size does each of the three ways keep the accuracy of a batch of 8? How do
 # you tell a loss from chance?**
 #
 # <!-- BEGIN SOLUTION -->
-# Up to 128 the square root and even the fixed rate stay within one point of 96.1 %, which is no
-# difference on 360 digits. At 512 the fixed rate has 82 % and the square root 94 %. Both lose more
-# than one point, and more than their error bars of 0.8 and 0.4 points. The linear rule loses 2
-# points at 128 already, and at 512 it has 18 %.
+# Up to 128 the square root and even the fixed rate stay within one point of 96.1 %, which on 360
+# digits is noise. At 512 the fixed rate has 82 % and the square root 94 %, and both losses are
+# larger than one point and than their error bars of 0.8 and 0.4 points. The linear rule loses 2
+# points at 128 already, and at 512 it's down to 18 %.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -311,9 +301,10 @@ with waits_for("compare_batches"):
 # a comparison after equally many steps have shown instead?**
 #
 # <!-- BEGIN SOLUTION -->
-# 16 steps and 1,024 steps: 64 times fewer. After equally many steps the batch of 512 would have
-# seen 64 times as many digits, so it would look better than it is for the same amount of data.
-# Both comparisons are possible, but they answer different questions, and I must say which I made.
+# A batch of 512 takes 16 steps and a batch of 8 takes 1,024, which is 64 times as many. After
+# equally many steps the batch of 512 would have seen 64 times as many digits, so it would look
+# better than it is for the same amount of data. Both comparisons are possible, but they answer
+# different questions, so I must say which one I made.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -321,11 +312,11 @@ with waits_for("compare_batches"):
 # **3. A colleague has 16 replicas and wants 32 digits on each. What do you advise?**
 #
 # <!-- BEGIN SOLUTION -->
-# 16 times 32 is a global batch of 512, and here even the best rate loses 2 points in 8 epochs. I
-# would take 8 digits on each replica, so 128, with the square-root rule's rate of 0.032 (0.016, the
-# best on the validation digits, does as well). If the replicas are slow with 8
-# digits, I would use 4 of them with 32, and train four seeds side by side. Or I would pay for a
-# batch of 512 with more epochs, and then the 16 replicas save less than their number says.
+# 16 times 32 is a global batch of 512, with which even the best rate loses 2 points in 8 epochs.
+# I'd take 8 digits on each replica, so 128, with the square-root rule's rate of 0.032 (0.016, the
+# best on the validation digits, does as well). If the replicas are slow with 8 digits, I'd use 4 of
+# them with 32 each, and train four seeds side by side. Or I'd pay for a batch of 512 with more
+# epochs, but then the 16 replicas save less than their number says.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -334,10 +325,10 @@ with waits_for("compare_batches"):
 # comparison then? What do you do about it, and what do you find?**
 #
 # <!-- BEGIN SOLUTION -->
-# The grid ends at 0.008, and it is the best rate of a batch of 8. A lower rate could be better, and
-# then every difference would be measured from too low an accuracy, so the larger batches would look
-# too good. I added 0.004 and 0.002 to `RATES`. They have 95.4 % and 94.9 % on the validation digits
-# and 0.008 has 95.9 %, so 0.008 stays the best rate and the differences stay as they are.
+# The grid ends at 0.008, which is the best rate of a batch of 8. If a lower rate were better, every
+# difference would be measured from too low an accuracy, so the larger batches would look too good.
+# I added 0.004 and 0.002 to `RATES`. They have 95.4 % and 94.9 % on the validation digits, while
+# 0.008 has 95.9 %, so 0.008 stays the best rate and the differences stay as they are.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -345,18 +336,17 @@ with waits_for("compare_batches"):
 # %% [markdown]
 # ## Your own model
 #
-# This task has no check. Take a model of yours that trains in a few minutes, with its batch and its
-# learning rate.
+# Does the rule hold for a model of yours? This task has no check. Take a model that trains in a few
+# minutes, with its batch and its learning rate.
 #
-# 1. Write down what you expect: you double the batch. Which rate is then the best, the one that you
-#    have, twice as much, or something between?
+# 1. Write down what you expect if you double the batch. Which rate is then the best: the one that
+#    you have, twice as much, or something between?
 # 2. Train it as it is, with three seeds. Then double the batch, and train with three rates and the
-#    same three seeds, for as many *epochs* as before. Compare each rate's validation accuracy with
-#    that of your old batch, seed by seed, as in task 4. Which differences are larger than their
-#    error?
-# 3. Is the best of the three rates at an edge of what you tried? Then try one more.
-# 4. You would train on 8 replicas, with your batch on each. How would you set the rate in the first
-#    steps, and what does your answer to 2 say about a batch that is eight times as large?
+#    same seeds for as many *epochs* as before. Compare each rate's validation accuracy with your
+#    old batch, seed by seed, as in task 4. Which differences are larger than their error?
+# 3. If the best of the three rates is at an edge of what you tried, try one more.
+# 4. Suppose you train on 8 replicas, with your batch on each. How do you set the rate in the first
+#    steps, and what does your answer to 2 say about a batch that's eight times as large?
 
 # %% [markdown]
 # ## Next steps
