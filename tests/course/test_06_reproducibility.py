@@ -142,6 +142,14 @@ def test_wrong_masks_are_named():
     assert_mistakes_are_caught(MASKS, wrong, earned=earned, seeds=TWO_REPLICAS)
 
 
+def test_two_layers_that_get_one_state_draw_one_mask():
+    by_replica_and_step = assigns(
+        lambda g, base, layer, step, replica: folded(base, step, replica, 0)
+    )
+    said = {"two layers of one replica draw the same mask in the same step": by_replica_and_step}
+    assert_feedback_says(MASKS, said, earned=2.5, seeds=TWO_REPLICAS)
+
+
 # --- expectations
 
 

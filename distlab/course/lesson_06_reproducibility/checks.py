@@ -413,7 +413,7 @@ REPLICA_MASKS = Check(
             lambda given, out: _collides(given, out) and out["first draws"],
         ).feedback(
             "You gave every layer, replica and step a state of its own, but some of these states "
-            "are neighbours. Keras adds 1 to the second number after each draw, and comes to a "
+            "are neighbours. Keras adds 1 to the second number after each draw, and soon reaches a "
             "neighbour's. What should be in the second number when a step begins?"
         ),
         Observed("collides", _collides).feedback(
@@ -518,8 +518,8 @@ EXPECTATIONS = Check(
             "both runs add the same gradients. What is the only thing that their order changes?"
         ),
         Fault("dropout_different_across_n", more_replicas_with_dropout="different").feedback(
-            "You expect different weights from different numbers of replicas with dropout. So it "
-            "would be if each replica drew a mask of its own. Under `dl.distribute`, from which "
+            "You expect different weights from different numbers of replicas with dropout. That "
+            "would be so if each replica drew a mask of its own. Under `dl.distribute`, from which "
             "mask does a replica take the rows of its examples?"
         ),
         Fault("none_is_a_seed", no_seed="bitwise")

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Exercise: reproducibility
 #
-# For [lesson 06](../notebooks/06_reproducibility.ipynb). You repair a training run that never gives
-# the same weights twice. You choose what each layer draws on each replica. Then you say of two runs
-# whether their weights can be identical.
+# For [lesson 06](../notebooks/06_reproducibility.ipynb). You repair a training that never gives the
+# same weights twice, choose what each layer draws on each replica, and say of two runs whether
+# their weights can be identical.
 
 # %% [markdown]
 # ## Overview
@@ -14,10 +14,9 @@
 # | 2. `replica_masks` | give each layer its own masks, on one replica or all | 12 | medium | core |
 # | 3. `expectations` | sort pairs of runs: identical, close, different | 10 | medium | core |
 #
-# Write your answers in the cells that start with `# task:`, run them, then run the check below. If
-# you get stuck, open a hint.
-#
-# The checks work with `deterministic=True` and without. It stays on until you restart the kernel.
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open a hint. The checks work with `deterministic=True` and without it, and
+# it stays on until you restart the kernel.
 
 # %%
 import random
@@ -36,8 +35,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a run that you can repeat
 #
-# These two functions draw random numbers, and `train_once` below calls them. Leave them as they
-# are. Before you continue: from which streams does each of them draw?
+# From which of the three streams does each of these two functions draw? `train_once` below calls
+# both. Leave them as they are.
 
 
 # %%
@@ -60,15 +59,14 @@ def make_data():
 
 
 # %% [markdown]
-# `train_once` has a line that should make its runs repeatable, but the runs still differ. Find
-# out why, and repair the function.
+# Why do two runs of `train_once` differ, although it has a line that should make them repeatable?
+# Repair the function. Change one line, or move it, or both.
 #
 # - `train_once(seed, build, make_data)` trains for two epochs and returns the weights.
-# - The same seed gives the same run, whatever was drawn before it. A different seed gives a
+# - The same seed gives the same run, whatever was drawn before, and a different seed gives a
 #   different run.
-# - `build` and `make_data` make a model and a data set, as above. The check brings its own two
-#   functions, which draw from the same streams.
-# - Change one line, or move it, or both.
+# - The check brings its own `build` and `make_data`, which draw from the same streams as those
+#   above.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -123,37 +121,28 @@ dl.show("a different seed, different weights", not same(train(1), train(2)))
 dl.check("equal_runs")
 
 # %% [markdown]
-# **Try next:** move your line down by one, then by two. What does the check say each time? Then
-# replace it by three lines, one for each stream.
+# **Try next:** move your line down by one, then by two, and read what the check says each time.
+# Then replace it by three lines, one for each stream.
 
 # %% [markdown]
 # ## Task 2: masks that differ and masks that agree
 #
-# In a loop of your own, a dropout layer needs its own masks on each replica. A different kind of
-# layer must draw the *same* numbers on all replicas. With stochastic depth, for example, a layer
-# decides at random whether a block of the model is skipped in this step. All replicas must decide
-# alike. Otherwise the replicas that skip the block wait for those that compute it.
+# Which numbers must go into a layer's state, so that each mask is new where it should be new? Write
+# `seed_layers(generators, shared, base_seed, step)`, which runs **on each replica, at the start of
+# each step**, and assigns a `state` of two int64 numbers to each generator.
 #
-# The lesson's `seed_replica` knows nothing of this, and gives all layers the same mask. Write
-# `seed_layers`, which runs **on each replica, at the start of each step**, so that
+# - In each step, a layer draws masks that no other layer and no other step draws.
+# - It draws its own on each replica, unless it's *shared*: then all replicas draw the same. (With
+#   stochastic depth, a layer decides whether to skip a block, and replicas that skip it would leave
+#   the others waiting.)
+# - A second run draws the same masks, and so does a run that resumes at this step. A different base
+#   seed gives different masks.
+# - A layer draws up to 100 times in a step, and Keras adds 1 to the second number after each draw.
+#   Even so, no two draws may use the same state, except by chance or because the layer is shared.
 #
-# - each layer draws its own masks in each step,
-# - a layer draws its own masks on each replica, but a *shared* layer draws the same on all,
-# - a second run draws the same masks, and so does a run that resumes at this step,
-# - a different base seed gives different masks,
-# - no two draws, in any step, layer or replica, use the same state, except by chance or because the
-#   layer is shared. A layer draws up to 100 times in a step, and after each draw Keras adds 1 to
-#   the second number of its state.
-#
-# `seed_layers(generators, shared, base_seed, step)` gets
-#
-# - `generators`, a list of `keras.random.SeedGenerator`, one for each layer. Assign to the `state`
-#   of each: two int64 numbers,
-# - `shared`, a list of booleans, one for each layer: whether it draws the same on all replicas,
-# - `base_seed`, a Python number, the same for the whole run,
-# - `step`, an int64 tensor, like the optimizer's `iterations`.
-#
-# It returns nothing. It takes about 7 lines.
+# You get `generators`, a list with one `keras.random.SeedGenerator` for each layer, and `shared`, a
+# list with one boolean for each. `base_seed` is a Python number, and `step` an int64 tensor, like
+# the optimizer's `iterations`. About 7 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -193,16 +182,16 @@ def seed_layers(generators, shared, base_seed, step):
 dl.check("replica_masks")
 
 # %% [markdown]
-# **Try next:** replace the folds by one state without them,
-# `[base_seed + layer, 1000 * step + 10 * replica]`, with the types made to fit. After how many
-# draws does a layer reach the next replica's numbers?
+# **Try next:** replace the folds by a state without them, `[base_seed + layer, 1000 * step + 10 *
+# replica]`, with the types made to fit. After how many draws does a layer reach the next replica's
+# numbers, and what does the check say?
 
 # %% [markdown]
 # ## Task 3: what can be identical
 #
-# Two runs of `dl.distribute` train the model of task 1 on the same data with the same global batch,
-# on the same machine, with op determinism, for a few steps. Write `expect(first, second)`, which
-# returns what to expect of their weights:
+# Can the weights of two runs be identical? Both train the model of task 1 with `dl.distribute` for
+# a few steps, on the same data, with the same global batch, on the same machine and with op
+# determinism. Write `expect(first, second)`, which returns what to expect of their weights:
 #
 # - `"bitwise"`: identical bit for bit,
 # - `"close"`: they differ by rounding only,
@@ -217,11 +206,9 @@ dl.check("replica_masks")
 # | `"dropout"` | the rate, the same for both runs; `0.0` is no dropout |
 # | `"resumed"` | `"no"`, `"with place"` or `"without place"` |
 #
-# `"no"` means that the run never stopped. The other two words mean that it stopped and resumed,
-# with or without its place in the data.
-#
-# Weights, optimizer and the states of random layers are always restored. In no pair are both runs
-# `"without place"`. It takes about 5 lines.
+# `"no"` means that the run never stopped, and the other two that it resumed, with or without its
+# place in the data. Weights, optimizer and the states of random layers are always restored, and in
+# no pair are both runs `"without place"`. About 5 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -236,8 +223,8 @@ dl.check("replica_masks")
 #
 # <details><summary>Hint 3</summary>
 #
-# The table at the end of the lesson has one row for each case. `None` is no seed: two runs without
-# one do not share it.
+# The table at the end of the lesson has a row for each case. `None` means that no seed was set, so
+# two runs with `None` don't share one.
 # </details>
 
 
@@ -257,8 +244,8 @@ def expect(first, second):
 dl.check("expectations")
 
 # %% [markdown]
-# **Try next:** confirm one of your answers by a run with dropout, on two replicas and on four. What
-# do you see without `dl.set_seed`?
+# **Try next:** confirm one of your answers by a run with dropout, on two replicas and on four. Then
+# leave `dl.set_seed` out, and look again.
 #
 # ```python
 # def weights_after(replicas):
@@ -277,6 +264,6 @@ dl.check("expectations")
 #
 # - [Lesson 06](../notebooks/06_reproducibility.ipynb), if a check sent you back to it.
 # - [Lesson 07](../notebooks/07_mixed_precision.ipynb): mixed precision.
-# - Use `train_once` with a model of your own, in two fresh kernels. On a GPU, turn on op
+# - Use `train_once` with a model of your own, in two fresh kernels, and on a GPU turn on op
 #   determinism first. If the weights differ, remove the shuffle, then random augmentation, then
-#   dropout. If they become equal, look for the missing seed in the part that you removed last.
+#   dropout. Once they're equal, look for the missing seed in the part that you removed last.

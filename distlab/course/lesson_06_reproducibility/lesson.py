@@ -2,43 +2,37 @@
 # # Reproducibility: the same numbers twice
 #
 # Train a network twice with the same code and the same data, and its accuracy can differ by up to
-# 10.8 percentage points.
-# [Pham et al. (2020)](https://hvpham.github.io/publication/2020-ASE-Variance) measured that with
-# six well-known networks. Up to 2.9 points remained when all seeds were fixed. They asked 901
-# researchers and engineers: 83.8 % did not know, or were not sure, that runs can differ even when
-# all seeds are fixed. If your new idea gains one point, such a difference can hide the gain, or
-# invent it.
+# 10.8 percentage points. [Pham et al.
+# (2020)](https://hvpham.github.io/publication/2020-ASE-Variance) measured that with six well-known
+# networks, and with all seeds fixed, up to 2.9 points still remained. Most of the 901 researchers
+# and engineers whom they asked didn't know, or weren't sure, that fixed seeds aren't enough. If
+# your new idea gains one point, such a difference can hide the gain, or invent it.
 #
-# ## Overview
-#
-# After this lesson you can
+# So what does it take to get the same numbers twice, and when can't you have them? After this
+# lesson you can
 #
 # - say which seed reaches which random number, and where to set it,
 # - make two training runs identical [bit for bit](../docs/glossary.md#bit-for-bit),
-# - say which dropout masks each [replica](../docs/glossary.md#replica) draws, and choose them
-#   yourself (a mask says which units are dropped),
-# - stop a run, resume it, and end with the same bits,
-# - say whether two runs can be identical, close, or different, before you compare them.
+# - give each [replica](../docs/glossary.md#replica) dropout masks of its own, and draw them again
+#   after a restart,
+# - say whether two runs can be identical, close or different before you compare them.
 #
-# It takes {minutes}. You need lesson 01 (mirrored variables and their `aggregation`) and
-# lesson 03 (the replica step). You need no GPU and no download.
+# Allow {minutes}, and the longer time if you open every fold. You need lesson
+# [01](01_mirrored_strategy.ipynb) (mirrored variables and their `aggregation`) and lesson
+# [03](03_custom_training_loop.ipynb) (the replica step), but no GPU and no download.
 #
 # <details><summary>Do you remember? Lesson 01: a variable with <code>aggregation</code> NONE gets a
 # different value on each replica, inside <code>strategy.run</code>. What happens?</summary>
-# Each copy keeps its own value, and no error is raised. In lesson 01 that was the trap. In this
-# lesson it is useful.
-# </details>
 #
-# <details><summary>Do you remember? Lesson 03: each replica has the sum of its examples' losses. By
-# what do you divide it?</summary>
-# By the number of examples in the global batch. The gradients are then summed over the replicas.
+# Each copy keeps its own value, and no error is raised. In lesson 01 that was the trap, and today
+# it's the tool.
+#
 # </details>
 
 # %%
 import distlab as dl
 
 devices = dl.split_devices(4)
-dl.show("data set", "digits, part of distlab: nothing is downloaded")
 
 # %%
 import random
@@ -49,7 +43,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.course.lesson_06_reproducibility.figures import draw_masks, draw_seeds
-from distlab.course.lesson_06_reproducibility.runs import compare, what_repeats
+from distlab.course.lesson_06_reproducibility.runs import compare, on_replicas, what_repeats
 
 tf.get_logger().setLevel("ERROR")  # no reminders that we compile many small functions
 (digits,) = dl.load_dataset("digits", splits=["train[:200]"], batch_size=200)
@@ -58,9 +52,8 @@ tf.get_logger().setLevel("ERROR")  # no reminders that we compile many small fun
 # %% [markdown]
 # ## What a seed is worth
 #
-# Here is a small model with dropout, and a shuffled data set. `train` makes both and trains. The
-# data set shuffles itself: `fit` ignores its own `shuffle` for a `tf.data.Dataset`, and
-# warns if it is True, the default. So we pass `shuffle=False`.
+# Our model is small and has dropout, and our data set is shuffled. `train` makes both before it
+# trains:
 
 
 # %%
@@ -85,7 +78,7 @@ def train(epochs=2):
 
 
 # %% [markdown]
-# Here are five training runs, from five seeds. All else is the same.
+# We train this model five times, each time from another seed, and change nothing else:
 
 # %% tags=["numbers-vary"]
 curves = {}
@@ -95,15 +88,25 @@ for seed in range(1, 6):
 draw_seeds(curves)
 
 # %% [markdown]
-# The curves of the *training* accuracy are up to 12 points apart, and only the seed differs. One
-# run of a new design cannot show whether the design is better or only its seed was luckier. So
-# compare two designs over several seeds. To find a bug, you need the opposite: two runs that are
-# identical.
+# Only the seed differs, and yet the curves of the training accuracy are up to 12 points apart. A
+# single run of a new design can't tell you whether the design is better or its seed was luckier, so
+# compare two designs over several seeds. When you look for a bug you need the opposite, namely two
+# runs in which nothing differs, and the rest of this lesson shows how to get them.
+#
+# > **Takeaway.** Compare designs over several seeds, because luck alone can be worth more than your
+# > idea. Hunt bugs with runs that are identical.
+#
+# <details><summary>Fine print</summary>
+#
+# The data set shuffles itself, because `fit` ignores its own `shuffle` for a `tf.data.Dataset`.
+# That argument is True by default, and Keras warns about it, so we pass `shuffle=False`.
+#
+# </details>
 #
 # ## Three streams of random numbers
 #
-# A program takes its random numbers from a stream, and a seed says where the stream begins. A Keras
-# program has three streams: Python's, NumPy's and TensorFlow's.
+# A program takes its random numbers from a stream, and a seed says where the stream begins. The
+# trouble is that a Keras program has three of them: Python's, NumPy's and TensorFlow's.
 
 # %% tags=["predict"]
 stream_guess = dl.predict(
@@ -113,7 +116,8 @@ stream_guess = dl.predict(
 )
 
 # %% [markdown]
-# `what_repeats` seeds, draws four things, seeds again and draws again.
+# `what_repeats` seeds, draws four things, seeds again and draws again. What comes out the same is
+# what that seed reaches:
 
 # %%
 python, numpy = what_repeats(random.seed), what_repeats(np.random.seed)
@@ -133,47 +137,34 @@ ANSWERS = {
 stream_guess.reveal(
     right,
     {
-        "no: they come from Python's stream": "Keras 3 seeds its layers from Python's `random`.",
-        "yes": "In Keras 3, TensorFlow's seed reaches only what TensorFlow itself draws: here "
-        "the order of the data.",
-        "no: the weights come from NumPy's stream": "You are right that TensorFlow's seed misses "
-        "them. NumPy's stream gives only what you draw from np.random yourself.",
+        "no: they come from Python's stream": "Keras 3 seeds its layers from Python's `random`, "
+        "whatever computes their weights.",
+        "yes": "It would be so if TensorFlow drew the weights from a stream of its own. In Keras 3 "
+        "its seed reaches only what TensorFlow itself draws, here the order of the data.",
+        "no: the weights come from NumPy's stream": "You're right that TensorFlow's seed misses "
+        "them. But NumPy's stream gives only what you draw from np.random yourself.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
 # For each weight matrix and each dropout layer, Keras 3 draws one number from Python's stream, and
-# computes every weight or mask from that number. Each dropout layer has its own small generator. It
-# starts from that one number and then counts by itself. No single stream reaches everything, so
+# computes every weight or mask from that number. A dropout layer keeps a small generator, which
+# starts from its number and then counts by itself. No single stream reaches everything, so
 # `dl.set_seed` seeds all three.
 #
-# <details><summary>In plain TensorFlow</summary>
+# It matters where you do it. A layer takes its number in its constructor, so seed **before** the
+# first layer is made, which here means before `build`. A second run continues the streams where the
+# first one stopped, so seed before **each** run.
 #
-# `dl.set_seed(1)` is `keras.utils.set_random_seed(1)`. With `deterministic=True` it also calls
-# `tf.config.experimental.enable_op_determinism()`.
-# </details>
-
-# %% [markdown]
-# Seeds are not always enough. Some operations let many threads add to one number, in an order that
-# changes from run to run. Most of them do so only **on a GPU**. The next line turns on [op
-# determinism](../docs/glossary.md#op-determinism): TensorFlow then allows only operations that give
-# the same bits each time. It costs speed. To undo it, you must restart the kernel, the Python
-# process of the notebook
-# ([more](../docs/pitfalls.md#two-runs-on-a-gpu-differ-although-all-seeds-are-set)).
+# Seeds still don't fix everything. Some operations, most of them **on a GPU**, let many threads add
+# to one number in an order that changes from run to run. [Op
+# determinism](../docs/glossary.md#op-determinism) allows only operations that give the same bits
+# each time, and you pay for it with speed. Below, `deterministic=True` turns it on, and `compare`
+# says whether two lists of weights are identical bit for bit, closer than 1e-6 everywhere, or
+# different:
 
 # %%
 dl.set_seed(1, deterministic=True)
-
-# %% [markdown]
-# A seed acts only on the lines after it. A layer takes its number from Python's stream in its
-# constructor. So seed **before** the first layer is made: here, before `build`. A second run
-# continues the streams where the first one stopped, so seed before **each** run.
-#
-# `compare` says whether two lists of weights are identical bit for bit, closer than 1e-6
-# everywhere, or different:
-
-# %%
-dl.set_seed(1)
 (first, _), (second, _) = train(), train()
 dl.show("seeded once, then two runs", compare(first, second))
 
@@ -182,11 +173,25 @@ again, _ = train()
 dl.show("seeded before each run", compare(first, again))
 
 # %% [markdown]
+# After a single seed, the second run took the numbers that the first one had left in the streams.
+# With the seed in front of it, the run repeats the first one bit for bit.
+#
+# > **Takeaway.** Call `dl.set_seed` before the first layer is made, and again before each run. On a
+# > GPU, add `deterministic=True`.
+#
+# <details><summary>Fine print</summary>
+#
+# In plain TensorFlow, `dl.set_seed(1)` is `keras.utils.set_random_seed(1)`, and
+# `deterministic=True` calls `tf.config.experimental.enable_op_determinism()` as well. To undo op
+# determinism, you must restart the kernel, which is the Python process of the notebook
+# ([more](../docs/pitfalls.md#two-runs-on-a-gpu-differ-although-all-seeds-are-set)).
+#
+# </details>
+#
 # ## The order of the data
 #
-# `shuffle` takes its own seed, as in `make_data`. The order comes from this seed and from
-# TensorFlow's seed, which `dl.set_seed` sets. A data set also counts how often it was read: each
-# reading has a new order. Here are eight examples.
+# `shuffle` takes a seed of its own, as in `make_data`, and combines it with TensorFlow's seed. But
+# a data set also counts how often it was read, as these eight examples show:
 
 # %%
 data = tf.data.Dataset.range(8).shuffle(8, seed=3)
@@ -197,16 +202,27 @@ data = tf.data.Dataset.range(8).shuffle(8, seed=3)
 dl.show("made again, first reading", list(data.as_numpy_iterator()))
 
 # %% [markdown]
-# A second model that is trained on the same `data` begins where the first one stopped counting. So
-# **make the data set again for each run.** A run that resumes after a crash also needs its place in
-# the data, which [lesson 11](11_fault_tolerance.ipynb) saves.
+# Each reading has a new order, which is what you want from one epoch to the next. A second model
+# that trains on the same `data` begins where the first one stopped counting, though, and so it sees
+# other orders. A run that resumes after a crash needs its place in the data besides, and [lesson
+# 11](11_fault_tolerance.ipynb) saves it.
+#
+# > **Takeaway.** A data set remembers how often it was read, so make it again for each run.
+#
+# <details><summary>Fine print</summary>
+#
+# Give `shuffle` a seed even after `dl.set_seed`. Without one it takes the next number of
+# TensorFlow's stream, and [one more random line above
+# it](../docs/pitfalls.md#a-different-order-of-data-after-an-unrelated-change) changes the order.
+#
+# </details>
 #
 # ## Dropout: the masks of two replicas
 #
-# Now two replicas. The dropout layer is made in the [scope](../docs/glossary.md#scope). It gets
-# ones, so its output *is* the mask: 0 for a unit that it dropped, 2 for one that it kept. Each
-# replica has 8 examples of 12 units. `on_replicas` compiles a function, runs it on each replica,
-# and returns the replicas' results as a list of NumPy arrays.
+# So far a single device did all the work, and now two replicas share a dropout layer that's made in
+# the [scope](../docs/glossary.md#scope). A *mask* says which units are dropped. We give the layer
+# ones, so its output *is* the mask: 0 for a unit that it dropped, and 2 for one that it kept. Each
+# replica has 8 examples of 12 units, and `on_replicas` returns what a function gives on each:
 
 # %%
 strategy = dl.make_strategy("mirrored", devices=devices[:2])
@@ -216,11 +232,6 @@ with strategy.scope():
 
 def draw_mask():
     return dropout(tf.ones([8, 12]), training=True)
-
-
-def on_replicas(function, *args):
-    values = strategy.run(tf.function(function), args=args)
-    return [value.numpy() for value in strategy.experimental_local_results(values)]
 
 
 # %% tags=["predict"]
@@ -234,7 +245,7 @@ masks_guess = dl.predict(
 )
 
 # %%
-keras_masks = [on_replicas(draw_mask) for _ in range(3)]
+keras_masks = [on_replicas(strategy, draw_mask) for _ in range(3)]
 for draw, (on_0, on_1) in enumerate(keras_masks, 1):
     dl.show(f"draw {draw}, the masks of both replicas are", compare([on_0], [on_1]))
 
@@ -247,39 +258,43 @@ masks_guess.reveal(
     if equal[0]
     else "different in every draw",
     {
-        "different in every draw": "Each replica has its own copy of the generator's count. But "
-        "both copies start equal.",
-        "identical in the first draw, different afterwards": "Each replica adds 1 to its own copy "
-        "after each draw, so the copies stay equal.",
-        "identical in every draw": "The copies start equal, and each replica changes its copy in "
-        "the same way.",
+        "different in every draw": "It would be so if each replica started to count from a number "
+        "of its own. Each has its own copy of the generator's count, but all copies start equal.",
+        "identical in the first draw, different afterwards": "That needs copies that count "
+        "differently. Each replica adds 1 to its own copy after each draw, so they stay equal.",
+        "identical in every draw": "The copies of the generator's count start equal, and each "
+        "replica changes its copy in the same way.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
 # **Both replicas drop the same units, in every step.** The layer's generator, its `seed_generator`,
-# keeps its count in a variable, the *state*. It was made in the scope, so each device has a copy,
-# and these copies stay equal. That is right for weights, and wrong for masks.
+# keeps its count in a variable, the *state*. Because the layer was made in the scope, each device
+# has a copy of that variable, and the copies stay equal, which is right for weights and wrong for
+# masks.
 #
-# No error is raised. But dropout adds noise to the gradient, and different masks average that noise
-# out better than equal ones. The effect is small for this lesson's model.
+# You ask two witnesses because each may have missed something, and if both looked away at the same
+# moment, the second one is no help. Dropout is like that: it adds noise to the gradient, which
+# different masks average out better than equal ones. The effect is small for our model, and you'd
+# have to look for it, because no error is raised.
 #
-# <details><summary>How much noisier?</summary>
+# > **Takeaway.** Under a strategy, Keras's dropout drops the same units on every replica, and no
+# > error says so.
 #
-# We drew masks 400 times for one batch of 32 digits, and computed the gradient of this lesson's
-# model each time. Equal masks make its noise 1.06 times as large on 2 replicas, and 1.2 times on 8.
-# It can reach at most √8 = 2.8 times on 8 replicas, if all examples have the same gradient.
+# <details><summary>Fine print</summary>
+#
+# How much noisier does the gradient get? Equal masks make the noise of this lesson's model 1.06
+# times as large on 2 replicas, and 1.2 times on 8 (measured with 400 draws for one batch of 32
+# digits). The most would be √8 = 2.8 times on 8 replicas, if all examples had the same gradient.
+#
 # </details>
 #
 # ## Stop and resume
 #
 # A cloud provider can take a [spot instance](../docs/glossary.md#spot-instance) back at any time,
-# and jobs reach their time limit. So you must be able to stop training and resume it. Here you
-# train one epoch, save, and train the second epoch in a new model.
-#
-# The seed of the shuffle is the epoch's number. So each epoch has its own order, and a new process
-# can compute that order again. `reshuffle_each_iteration=False` keeps the order, however often the
-# data set is read.
+# and jobs reach their time limit, so you must be able to stop a training and resume it. Here you
+# train one epoch, save a [checkpoint](../docs/glossary.md#checkpoint), and train the second epoch
+# in a new model.
 
 
 # %%
@@ -288,9 +303,10 @@ def data_of(epoch):
     return examples.shuffle(200, seed=epoch, reshuffle_each_iteration=False).batch(20)
 
 
-def train_epochs(make, epochs, restored=None):
+def train_epochs(dropout, epochs, restored=None):
     dl.set_seed(1)
-    model = make()
+    with strategy.scope():
+        model = build(dropout)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     if restored:
         checkpoint.read(restored).assert_existing_objects_matched()
@@ -299,25 +315,18 @@ def train_epochs(make, epochs, restored=None):
     return model.get_weights(), checkpoint
 
 
-# %% [markdown]
-# `resume` compares two runs: one trains both epochs, one stops after the first, and a new
-# model resumes. The [checkpoint](../docs/glossary.md#checkpoint) has all weights and the optimizer.
-# `assert_existing_objects_matched` raises an error if one of their variables was not restored.
-
-
-# %%
-def resume(make):
-    whole, _ = train_epochs(make, [1, 2])
-    _, checkpoint = train_epochs(make, [1])
+def resume(dropout):
+    whole, _ = train_epochs(dropout, [1, 2])
+    _, checkpoint = train_epochs(dropout, [1])
     path = checkpoint.write(tempfile.mkdtemp() + "/epoch_1")
-    resumed, _ = train_epochs(make, [2], restored=path)
+    resumed, _ = train_epochs(dropout, [2], restored=path)
     return compare(whole, resumed)
 
 
-def in_scope(dropout=0.5):
-    with strategy.scope():
-        return build(dropout)
-
+# %% [markdown]
+# The seed of the shuffle is the epoch's number, so a new process can compute the order of any
+# epoch. `assert_existing_objects_matched` raises an error if a weight or a variable of the
+# optimizer wasn't restored. `resume` then compares a run that never stopped with one that did.
 
 # %% tags=["predict"]
 resume_guess = dl.predict(
@@ -327,7 +336,7 @@ resume_guess = dl.predict(
 )
 
 # %%
-with_dropout, without_dropout = resume(in_scope), resume(lambda: in_scope(0.0))
+with_dropout, without_dropout = resume(dropout=0.5), resume(dropout=0.0)
 dl.show("resumed, with dropout", with_dropout)
 dl.show("resumed, without dropout", without_dropout)
 
@@ -335,81 +344,47 @@ dl.show("resumed, without dropout", without_dropout)
 resume_guess.reveal(
     with_dropout,
     {
-        "identical": "This is what you get without dropout, so the restored parts are complete. "
-        "But the count of the layer's generator is not in the checkpoint.",
-        "closer than 1e-6": "Rounding is the same in both runs: same devices, same order. What "
-        "differs is what was drawn.",
+        "identical": "This is what you get without dropout, so all that was restored is right. "
+        "With dropout, the count of the layer's generator would have to be in the checkpoint, too.",
+        "closer than 1e-6": "That would be so if the two runs added the same numbers in another "
+        "order. They have the same devices and the same order, and differ in what was drawn.",
         "different": "The resumed layer starts to count from the seed again, so the second epoch "
         "gets the masks of the first.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# Everything was restored except one variable, the generator's state. A `tf.train.Checkpoint` does
-# not contain it, and neither do Keras's weights files and `.keras` files. Keras's `OrbaxCheckpoint`
-# callback saves it, but both replicas still drop the same units.
+# Everything was restored except a single variable, the generator's state. A `tf.train.Checkpoint`
+# doesn't contain it, and neither do Keras's weights files and `.keras` files. So the resumed run
+# raises no error, and goes through the masks of the first epoch again.
+#
+# > **Takeaway.** A Keras model with dropout doesn't resume bit for bit, because its files don't
+# > hold what its random layers count.
+#
+# <details><summary>Fine print</summary>
+#
+# `reshuffle_each_iteration=False` keeps an epoch's order, however often the data set is read.
+# Keras's `OrbaxCheckpoint` callback does save the state, but both replicas still drop the same
+# units.
+#
+# </details>
 #
 # ## Compute the state
 #
-# In a loop of your own, one cure repairs both mistakes: equal masks on all replicas, and masks that
-# are lost at a restart.
-# The state has `aggregation` NONE, so each replica may assign its own. **Compute it** from what is
-# known at the start of each step: a base seed for the whole run, the step, and the replica's index.
-# The step is the optimizer's `iterations`, which the checkpoint has.
+# Equal masks and lost masks have one cause: a state that follows from whatever was drawn before. In
+# a loop of your own you can repair both at once if you don't keep the state, but **compute it** at
+# the start of each step from what you know for certain. That's a base seed for the whole run, the
+# step, and the replica's index. The step is the optimizer's `iterations`, which the checkpoint has.
 #
-# A state is two numbers. Keras adds 1 to the second one after each draw. So let the second number
-# be different for each step and replica:
-
-# %%
-BASE = 7
-
-
-def two_masks(step):
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    state = tf.stack([BASE, 2 * step + replica])
-    dropout.seed_generator.state.assign(tf.cast(state, tf.int64))
-    return tf.stack([draw_mask(), draw_mask()])
-
-
-# %% tags=["predict"]
-twice_guess = dl.predict(
-    "`two_masks` draws twice, as in a model that calls the layer twice in a step. Which of the "
-    "four masks of a step are the same?",
-    ["none", "both draws of one replica", "draw 2 of replica 0 and draw 1 of replica 1"],
-)
-
-# %%
-on_0, on_1 = on_replicas(two_masks, 3)
-pairs = {
-    "both draws of one replica": (on_0[0], on_0[1]),
-    "draw 2 of replica 0 and draw 1 of replica 1": (on_0[1], on_1[0]),
-}
-same = [name for name, (one, two) in pairs.items() if compare([one], [two]) == "identical"]
-dl.show("the same masks", same or "none")
-
-# %% tags=["reveal"]
-twice_guess.reveal(
-    same[0] if same else "none",
-    {
-        "none": "The two replicas start from different numbers, 6 and 7 in step 3. But replica 0 "
-        "reaches 7 after its first draw.",
-        "both draws of one replica": "After the first draw Keras adds 1, so the second draw of a "
-        "replica starts from a different state.",
-        "draw 2 of replica 0 and draw 1 of replica 1": "In step 3, replica 0 starts at 6. Keras "
-        "adds 1, and replica 1 starts at 7.",
-    },
-)
-
-# %% [markdown]
-# So let step and replica change the *first* number, and leave the second one to Keras.
-# `stateless_fold_in(seed, number)`, a *fold*, mixes both numbers of `seed` into a new first number,
-# and stores `number` as the second:
+# A state is two numbers, and Keras adds 1 to the second one after each draw. So leave the second
+# one to Keras, and let step and replica change the first. `stateless_fold_in(seed, number)`, a
+# *fold*, mixes both numbers of `seed` into a new first number, and stores `number` as the second:
 
 
 # %%
 def seed_replica(layer, step):
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    seed = tf.constant([BASE, 0], tf.int64)
+    seed = tf.constant([7, 0], tf.int64)  # 7 is the base seed
     for number in (step, replica, 0):
         number = tf.cast(number, tf.int64)
         seed = tf.random.experimental.stateless_fold_in(seed, number)
@@ -421,8 +396,8 @@ def seed_replica(layer, step):
 #
 # `[7, 0]` → `[a, step]` → `[b, replica]` → `[c, 0]`
 #
-# Only the last fold mixes the replica into the first number. It also leaves a 0 in the second
-# place, where Keras counts: it adds 1 after each draw. The 0 in `[7, 0]` only fills its place.
+# The last fold mixes the replica into the first number, and leaves a 0 where Keras begins to count.
+# Each replica may assign a state of its own, because that variable has `aggregation` NONE.
 
 
 # %%
@@ -431,59 +406,45 @@ def seeded_mask(step):
     return draw_mask()
 
 
-repaired = on_replicas(seeded_mask, 3)
+repaired = on_replicas(strategy, seeded_mask, 3)
 dl.set_seed(99)  # a second run, which drew different numbers before
-second_run = on_replicas(seeded_mask, 3)
+second_run = on_replicas(strategy, seeded_mask, 3)
 draw_masks({"Keras alone": keras_masks[0], "repaired": repaired, "second run": second_run})
 
 # %% [markdown]
-# On the left, both replicas drop the same units. In the middle, each replica has its own mask. On
-# the right, a second run draws these two masks again. For the masks you need to
-# save nothing besides the checkpoint.
+# On the left, both replicas drop the same units, and in the middle each has a mask of its own. On
+# the right, a second run draws the same two masks again, whatever it drew before. So for the masks
+# you have to save nothing besides the checkpoint.
 #
-# <details><summary>Why not assign random numbers? And can folded states repeat?</summary>
+# One number is still missing. In a model with two dropout layers, `seed_replica` gives both states
+# the same two numbers, so [both layers drop the same
+# units](../docs/pitfalls.md#one-mask-for-two-layers). In the exercise you add the number that tells
+# them apart.
 #
-# `tf.random.uniform` gives each replica different numbers, because each replica runs its own copy
-# of the operation, with its own place in TensorFlow's stream. But a resumed run has a different
-# place.
+# > **Takeaway.** Compute a random state from base seed, step and replica, and you can draw each
+# > mask again, after any restart.
 #
-# Folded states can repeat too, but rarely and by chance: Keras uses 31 bits of the first number. Of
-# 100,000 states (50,000 steps, 2 replicas), 3 pairs were the same.
+# <details><summary>Fine print</summary>
+#
+# Why fold, and not just add? In `[7, step + replica]`, replica 1 in step 3 would get the mask of
+# replica 0 in step 4. Folded states repeat only rarely and by chance, because Keras uses 31 bits of
+# the first number: of 100,000 states (50,000 steps, 2 replicas), 3 pairs were the same. And why not
+# `tf.random.uniform`? It does differ by replica, because each runs its own copy of the operation,
+# with its own place in TensorFlow's stream, but a resumed run has another place.
+#
 # </details>
-
-# %% [markdown]
-# One number is missing. Give a model two dropout layers, and call `seed_replica(layer, step)` for
-# both:
-
-# %%
-with strategy.scope():
-    layers = [dropout, keras.layers.Dropout(0.5)]
-
-
-def mask_of_each_layer(step):
-    for layer in layers:
-        seed_replica(layer, step)
-    return tf.stack([layer(tf.ones([8, 12]), training=True) for layer in layers])
-
-
-on_replica_0, _ = on_replicas(mask_of_each_layer, 3)
-dl.show("the masks of both layers are", compare(on_replica_0[:1], on_replica_0[1:]))
-
-# %% [markdown]
-# `seed_replica` gives both states the same two numbers. So one more number must tell the layers
-# apart. You write that in the exercise.
 #
 # ## What can be equal
 #
-# Masks that you compute come again, but only on the same number of replicas, because two masks for
-# 10 examples are different numbers from one mask for 20. So with dropout you couldn't compare
-# replicas with one device, although that comparison finds bugs that no error reports.
+# Masks that you compute come back only on the same number of replicas, because two masks for 10
+# examples aren't one mask for 20. So with dropout you still couldn't compare four replicas with a
+# single device, although that comparison finds bugs that no error reports.
 #
-# `dl.distribute` goes one step further: its replicas draw the masks of one device. They all keep
-# the same state, as under Keras, and this state says what the mask of the whole
+# `dl.distribute` goes one step further, and lets its replicas draw the masks of one device. They
+# all keep the same state, as in Keras's own `fit`, but this state says what the mask of the whole
 # [global batch](../docs/glossary.md#global-batch) is. Each replica draws only the rows of that mask
 # that belong to its own examples. So the replicas drop different units, and together they drop
-# exactly what one device drops.
+# exactly what a single device drops.
 
 
 # %%
@@ -513,9 +474,9 @@ across_guess.reveal(
     {
         "closer than 1e-6": "The same units are dropped, so the same terms are added. But four "
         "replicas add them in a different order, and each addition rounds.",
-        "identical": "Seeds and op determinism fix what is drawn, and the order of additions on "
-        "each device. But four replicas add the same numbers in a different order.",
-        "different": "So it would be if each replica drew a mask of its own. Here each has its "
+        "identical": "That needs the same additions in the same order. Seeds and op determinism "
+        "fix what is drawn and the order on each device, but four replicas sum in another order.",
+        "different": "That would be so if each replica drew a mask of its own. Here each has its "
         "rows of one device's mask, so the sum over all replicas has the same terms.",
     },
 )
@@ -525,22 +486,11 @@ dl.show("4 replicas and 4 again", compare(four, train_on(4)))
 dl.show("4 replicas and 2", compare(four, train_on(2)))
 
 # %% [markdown] tags=["after-reveal"]
-# The same number of replicas gives identical weights. A different number adds the same gradients in
-# a different order, and a float is rounded after each addition. Nothing else is left, so one device
-# is now a test for any number of replicas: whatever differs by more than rounding is a bug, in your
-# code or in distlab.
+# On the same number of replicas, the weights are identical. A different number sums the same
+# gradients in a different order, and a float is rounded after each addition. Nothing else is left,
+# so one device is now a test for any number of replicas: whatever differs by more than rounding is
+# a bug, in your code or in distlab.
 #
-# <details><summary>How far apart can two sums be?</summary>
-#
-# We added 65,536 numbers between 0 and 1 in float32, one by one and in parts, and compared with the
-# exact sum in float64. One by one, the result was off by -1.19 millionths of the sum, in 2 parts by
-# 2.86, in 4 parts by -0.12, and in 64 parts by less than 0.01. No order is always the best. But
-# more parts are usually better, because each partial sum stays smaller and is rounded less often:
-# in 174 of 200 draws of such numbers, 4 parts were nearer than one by one. If you must know which
-# of two runs is nearer to the truth, compute the sum in float64.
-# </details>
-
-# %% [markdown] tags=["after-reveal"]
 # | two runs under `dl.distribute`, with the same seeds and data unless stated otherwise | weights |
 # |---|---|
 # | the same number of replicas, the same machine | identical |
@@ -548,40 +498,43 @@ dl.show("4 replicas and 2", compare(four, train_on(2)))
 # | a different number of replicas, even with dropout or `BatchNormalization` | close (rounding) |
 # | a seed missing, or the place in the data lost | different |
 #
-# Resume with `dl.Resume`, because a plain checkpoint misses the state under `dl.distribute`, too.
-# [Lesson 11](11_fault_tolerance.ipynb) shows what else `dl.Resume` saves.
+# To resume, use `dl.Resume` from [lesson 11](11_fault_tolerance.ipynb), because a plain checkpoint
+# misses the state of the masks under `dl.distribute`, too.
 #
-# `BatchNormalization` draws nothing, and still depends on how the batch is divided: under a
-# strategy, Keras's own `fit` by default takes the mean and the variance of each replica's own
-# examples. `dl.distribute` takes those of the global batch.
+# > **Takeaway.** With the same number of replicas, expect the same bits, and with another number
+# > expect rounding. Anything more is a bug to look for.
 #
-# <details><summary>Fine print: how close, and with what</summary>
+# <details><summary>Fine print</summary>
 #
-# - **Close** is below 1e-6 for the 10 steps above. The difference can grow with every further step.
-# - **Functions that hide their state**, such as `tf.nn.dropout` and `tf.random.normal`, cannot draw
+# - **Close** is below 1e-6 for the 10 steps above, and the difference can grow with every further
+#   step. No order of a sum is always nearest to the exact one, although more parts usually are: in
+#   174 of 200 draws of 65,536 numbers, four partial sums beat adding one by one. If you must know
+#   which of two runs is nearer, [compute the sum in
+#   float64](../docs/pitfalls.md#which-of-two-sums-is-right).
+# - **Functions that hide their state**, such as `tf.nn.dropout` and `tf.random.normal`, can't draw
 #   one device's numbers on several replicas, so `dl.distribute` refuses a step that calls them.
 #   Draw with `keras.random` or `tf.random.stateless_normal`.
 # - **Keras's own `fit`** under a strategy is close to one device only without random layers and
-#   `BatchNormalization`, with equal shares, and without gradient clipping, because it clips on each
-#   replica.
-# </details>
+#   gradient clipping, with equal shares, and without `BatchNormalization`, because by default it
+#   takes the mean and the variance of each replica's own examples. `dl.distribute` takes those of
+#   the global batch.
+# - **On a GPU**, "identical" needs op determinism, and "close" needs [two
+#   settings](../docs/pitfalls.md#on-a-gpu-a-strategy-is-far-from-plain-fit) in both runs. One is
+#   `jit_compile=False`, because by default `fit` compiles with XLA, TensorFlow's compiler, on one
+#   GPU but not under a strategy, unless op determinism is on. The other turns off TF32, the default
+#   since Ampere, which shortens the factors of a matrix product to 10 bits of fraction.
 #
-# On a GPU, "identical" needs op determinism, and "close" depends on two settings. First, by default
-# `fit` compiles with XLA, TensorFlow's compiler, on one GPU but not under a strategy. Op
-# determinism turns this automatic XLA off. Without op determinism, pass `jit_compile=False` to
-# `compile`. Second, TF32 shortens the factors of a matrix product to 10 bits of fraction (float32
-# has 23). GPUs since Ampere use it by default, so turn it off with
-# `tf.config.experimental.enable_tensor_float_32_execution(False)`
-# ([more](../docs/pitfalls.md#on-a-gpu-a-strategy-is-far-from-plain-fit)).
+# </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# PyTorch DDP runs one process per replica: `torch.manual_seed(base + rank)` gives each its own
-# masks, and DDP copies the weights of rank 0 to all. Choose bases that are further apart than the
-# number of ranks: rank 1 of base 1 and rank 0 of base 2 have the same seed.
-# `DistributedSampler.set_epoch(epoch)` sets the order of the data.
+# PyTorch's DDP runs one process per replica, so `torch.manual_seed(base + rank)` gives each its own
+# masks, while DDP copies the weights of rank 0 to all. Choose bases that are further apart than the
+# number of ranks, because rank 1 of base 1 and rank 0 of base 2 have the same seed.
+# `DistributedSampler.set_epoch(epoch)` sets the order of the data, and
 # `torch.use_deterministic_algorithms(True)` is op determinism. JAX has no hidden stream: you pass
 # keys, and `jax.random.fold_in(key, step)` does what `stateless_fold_in` did here.
+#
 # </details>
 
 # %% [markdown]
@@ -589,19 +542,26 @@ dl.show("4 replicas and 2", compare(four, train_on(2)))
 #
 # <details><summary>1. You call <code>set_seed</code> once and then build two models.
 # Do they start equal?</summary>
-# No. The second one continues the stream. Seed before each.
+#
+# They don't, because the second one continues the streams where the first one stopped. Seed before
+# each.
+#
 # </details>
 #
 # <details><summary>2. Why does the dropout seed contain the step, and not the count of the layer's
 # own generator?</summary>
-# After a restart you know the step. The generator's count is not in the checkpoint, and it is the
+#
+# After a restart you know the step. The generator's count isn't in the checkpoint, and it's the
 # same on every replica.
+#
 # </details>
 #
 # <details><summary>3. Under <code>dl.distribute</code>, a colleague's run on 4 GPUs differs from
 # yours on 2, by 2e-7 after ten steps with dropout. A bug?</summary>
-# No: the sums were made in a different order. With 2e-3, compare seeds, XLA and TF32 first. Then
-# look for a bug.
+#
+# No, the sums were made in a different order. If it were 2e-3, you'd compare seeds, XLA and TF32
+# first, and then look for a bug.
+#
 # </details>
 
 # %%
@@ -616,7 +576,6 @@ recap()
 #   on every replica its own masks, and sort what can be equal.
 # - [Lesson 07](07_mixed_precision.ipynb): numbers of 16 bits, where rounding is no longer small.
 # - [Pitfalls](../docs/pitfalls.md): what else makes two runs differ.
-# - [Glossary](../docs/glossary.md).
-# - TensorFlow's guide to
-#   [random numbers](https://www.tensorflow.org/guide/random_numbers) explains global and operation
-#   seeds. It does not say that Keras 3 layers take theirs from Python's stream.
+# - TensorFlow's guide to [random numbers](https://www.tensorflow.org/guide/random_numbers) explains
+#   global and operation seeds, but it doesn't say that Keras 3 layers take theirs from Python's
+#   stream.

@@ -1,6 +1,7 @@
 """Lesson 06: says what a seed repeats, and how far apart two lists of arrays are.
 
 what_repeats(tf.random.set_seed)        # {"weights": "new", "tf.data": "same", ...}
+on_replicas(strategy, draw_mask)        # what it returns on each replica, as arrays
 compare(model.get_weights(), other)     # "identical", "closer than 1e-6" or "different"
 """
 
@@ -40,6 +41,14 @@ def _draw() -> dict[str, Any]:
         "np.random": np.random.permutation(20),
         "tf.data": list(order.as_numpy_iterator()),
     }
+
+
+def on_replicas(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Compiles a function, runs it on each replica and returns their results as NumPy arrays."""
+    import tensorflow as tf
+
+    values = strategy.run(tf.function(function), args=args)
+    return [value.numpy() for value in strategy.experimental_local_results(values)]
 
 
 def compare(one: Sequence[Any], other: Sequence[Any]) -> str:
