@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Exercise: ring all-reduce
 #
-# This exercise follows [lesson 12](../notebooks/12_ring_all_reduce.ipynb). You write both halves of
-# an all-reduce in forms that the lesson does not show, choose a route for servers of GPUs, and
-# repair how gradients are packed. Nothing here needs TensorFlow to run, so every check is quick.
+# For [lesson 12](../notebooks/12_ring_all_reduce.ipynb). You write both halves of an all-reduce in
+# a form that needs fewer steps, choose a route for servers of GPUs, and repair how gradients are
+# packed. Nothing here runs TensorFlow, so every check is quick.
 
 # %% [markdown]
 # ## Overview
@@ -33,19 +33,17 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %% [markdown]
 # ## Task 1: scatter by halving
 #
-# The ring's reduce-scatter needs N - 1 steps. This one needs log2 N. It is called *recursive
-# halving*, because the chunks that a rank still has to finish are halved in each step. Write
-# `reduce_scatter(network, chunks)`.
+# How do you scatter in log2 N steps, if the ring needs N - 1? In *recursive halving*, a rank gives
+# away half of the chunks that it still has to finish in each step, and adds what it receives to the
+# other half. Write `reduce_scatter(network, chunks)`, which returns for each rank r the sum of
+# chunk r.
 #
-# - `chunks[rank][number]` is an array: what this rank has of this chunk. Chunks have different
-#   lengths. The number of ranks is 4 or 8.
-# - In the first step, rank r exchanges with the rank that is N / 2 away, `r ^ (N // 2)`. Then with
-#   `r ^ (N // 4)`, and finally with `r ^ 1`. (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
-# - In each step a rank gives away half of the chunks that it still has to finish, and adds what it
-#   receives to the other half. In the end it has the sum of chunk r, as NCCL and MPI want it.
+# - `chunks[rank][number]` is the array that this rank has of this chunk. Chunks have different
+#   lengths, there are 4 or 8 ranks, and you may change `chunks`.
+# - Rank r first exchanges with `r ^ (N // 2)`, then with `r ^ (N // 4)`, and finally with `r ^ 1`.
+#   (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
 # - `network.step({(source, target): {number: array, ...}, ...})` sends dictionaries of arrays, and
-#   returns what each rank received.
-# - Return a list: for each rank the sum of its own chunk. You may change `chunks`. About 12 lines.
+#   returns what each rank received. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -76,7 +74,7 @@ def reduce_scatter(network, chunks):
 
 
 # %% [markdown]
-# Here is what your ranks send. The chunks have 10, 20, 30 and 40 numbers. Why do the bars differ?
+# This is what your ranks send if the chunks have 10, 20, 30 and 40 numbers. Why do the bars differ?
 
 # %%
 lengths = (10, 20, 30, 40)
@@ -92,34 +90,31 @@ dl.check("reduce_scatter")
 # %% [markdown]
 # <details><summary>Why do the bars differ?</summary>
 #
-# Each rank sends every chunk but its own: rank 0 sends 100 - 10 numbers, rank 3 sends 100 - 40. It
-# receives the half that it keeps, and then its own chunk: rank 0 gets 30 + 10 numbers, rank 3 gets
-# 70 + 40.
+# Each rank sends every chunk but its own, so rank 0 sends 100 - 10 numbers, while rank 3 keeps the
+# longest chunk and sends only 100 - 40.
 # </details>
 #
 # **Try next:** a rank sends as many bytes as in a ring, in fewer steps. Why would you still prefer
-# the ring if the ranks stand in a row, and have cables only to their neighbours in the row?
+# the ring if each rank has cables only to its two neighbours in a row?
 #
 # <details><summary>Answer</summary>
 #
-# In the first step every rank sends half of its vector to the other half of the row. All these
-# messages pass through the one cable in the middle, so it carries N / 2 times half a vector in each
+# In the first step every rank sends half of its vector to the other half of the row, and all these
+# messages pass through the one cable in the middle. It carries N / 2 times half a vector in each
 # direction. In the ring each cable carries less than one vector in each direction: one way the
-# messages to the next rank, the other way those of the last rank, which travel back to rank 0 along
-# the row.
+# messages to the next rank, and the other way the last rank's, which travel back to rank 0.
 # </details>
 
 # %% [markdown]
 # ## Task 2: gather by doubling
 #
-# Write `all_gather(network, mine)` so that it needs log2 N steps. In step 0, rank r exchanges with
-# rank r ^ 1, in step 1 with rank r ^ 2, then with r ^ 4, and so on up to r ^ (N // 2). (`^` flips a
-# bit: `5 ^ 1` is 4 and `5 ^ 2` is 7.) It is called *recursive doubling*, because each rank has
-# twice as much after each step.
+# How do all ranks get all arrays in log2 N steps? In *recursive doubling*, each rank has twice as
+# much after each step. Write `all_gather(network, mine)`, which returns a list with a dictionary
+# for each rank: the number of every rank, with its array.
 #
-# - `mine[rank]` is the array of this rank. The number of ranks is 8 or 16.
+# - `mine[rank]` is the array of this rank, and there are 8 or 16 ranks.
+# - Rank r exchanges with `r ^ 1`, then with `r ^ 2`, `r ^ 4` and so on up to `r ^ (N // 2)`.
 # - A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`.
-# - Return a list with a dictionary for each rank: the number of every rank, with its array.
 # - No rank sends an array to a rank that has it already. About 8 lines.
 #
 # <details><summary>Hint</summary>
@@ -155,35 +150,32 @@ with waits_for("all_gather"):
 dl.check("all_gather")
 
 # %% [markdown]
-# **Try next:** exchange *sums* instead of arrays: in each step both partners add what they receive
-# to what they have. That is an all-reduce in log2 N steps. How many bytes does each rank send? Are
-# the results of all ranks equal in every bit?
+# **Try next:** exchange *sums* instead of arrays, so that in each step both partners add what they
+# receive to what they have. That's an all-reduce in log2 N steps. How many bytes does each rank
+# send, and are the results of all ranks equal in every bit?
 #
 # <details><summary>Answer</summary>
 #
-# log2 N vectors, as on the busiest link of a tree. The bits are equal: in each step both partners
-# add the same two numbers, and `a + b` is always `b + a`.
+# Each rank sends log2 N vectors, as many as the busiest link of a tree. The bits are equal, because
+# in each step both partners add the same two numbers, and `a + b` is always `b + a`.
 # </details>
 
 # %% [markdown]
 # ## Task 3: one ring or two levels
 #
-# Your GPUs are in servers. Inside a server they have fast links. All GPUs of a server share **one**
-# slower link to the other servers. There are two routes:
+# Which route is quicker if GPUs have fast links inside a server, while all of them share **one**
+# slower link to the other servers? Write `choose_route(servers, gpus, size_bytes, inside,
+# between)`, which returns the name of the route that takes less time in the lesson's model of
+# latency and bandwidth.
 #
-# - `"flat"`: one ring over all GPUs. It enters and leaves each server once. In every step some
+# - `"flat"` is one ring over all GPUs, which enters and leaves each server once. In every step some
 #   message goes from one server to the next, so each step takes as long as this message.
-# - `"two levels"`: first a ring reduce-scatter inside each server. Then each GPU all-reduces its
-#   chunk with the GPUs of the same number in the other servers, around a ring. All these rings use
-#   the servers' links at the same time. Finally a ring all-gather inside each server.
-#
-# Write `choose_route(servers, gpus, size_bytes, inside, between)`. It returns the name of the route
-# that takes less time in the lesson's model of latency and bandwidth.
-#
-# - `gpus` is the number of GPUs in each server.
-# - `inside` and `between` describe a link inside a server and one between servers, each as a pair
-#   `(latency in seconds, gigabits per second)`.
-# - About 8 lines.
+# - `"two levels"` begins with a ring reduce-scatter inside each server. Then each GPU all-reduces
+#   its chunk with the GPUs of the same number in the other servers, around a ring, and all these
+#   rings use the servers' links at the same time. A ring all-gather inside each server ends it.
+# - `gpus` is the number of GPUs in each server. `inside` and `between` describe a link inside a
+#   server and one between servers, each as `(latency in seconds, gigabits per second)`. About 8
+#   lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -210,8 +202,8 @@ def choose_route(servers, gpus, size_bytes, inside, between):
 
 
 # %% [markdown]
-# Your choice for 1 KB to 1 GB, with 8 GPUs in each server: 1 µs and 600 Gbit/s inside, 10 µs and
-# 200 Gbit/s between servers. Which route wins the large vectors, and why not the other one?
+# These are your choices for 1 KB to 1 GB, with 8 GPUs in each server, 1 µs and 600 Gbit/s inside,
+# and 10 µs and 200 Gbit/s between servers. Which route wins for large vectors, and why?
 
 # %%
 with waits_for("choose_route"):
@@ -223,12 +215,12 @@ with waits_for("choose_route"):
 dl.check("choose_route")
 
 # %% [markdown]
-# <details><summary>Which route wins the large vectors?</summary>
+# <details><summary>Which route wins for large vectors?</summary>
 #
-# With 4 servers, the flat ring: it puts 1.94 vectors on a server's link. Two levels put 1.5 vectors
-# there, and 1.75 more on the links inside, one after the other. Small vectors take two levels: they
-# need 6 slow steps instead of 62. With 32 servers, two levels save so many steps that they win at
-# 100 MB, too.
+# With 4 servers it's the flat ring, which puts 1.94 vectors on a server's link. Two levels put 1.5
+# vectors there, but 1.75 more on the links inside, one after the other. Small vectors take two
+# levels, which need 6 slow steps instead of 62. With 32 servers, two levels save so many steps that
+# they also win at 100 MB.
 # </details>
 
 # %% [markdown]
@@ -237,29 +229,26 @@ dl.check("choose_route")
 #
 # <details><summary>Answer</summary>
 #
-# Two levels, for every size. Each link then carries only its own GPU's chunk, a message of
-# `size_bytes / gpus / servers`. Each slow link carries at least `gpus` times fewer bytes than in
-# the flat ring, and all other bytes travel inside the servers. That holds against a single flat
-# ring, which uses one link of each server. NCCL runs several flat rings at once, one through each
-# link, and then the slow links carry nearly the same in both. What two levels still save is
-# steps.
+# Two levels, for every size, because each link then carries only its own GPU's chunk, in messages
+# of `size_bytes / gpus / servers`. That's at least `gpus` times fewer bytes on a slow link than in
+# the flat ring, and all other bytes travel inside the servers. NCCL, though, runs several flat
+# rings at once, one through each link, so that the slow links carry nearly the same on both routes.
+# What two levels still save then is steps.
 # </details>
 
 # %% [markdown]
 # ## Task 4: messages that leave too late
 #
-# The backward pass computes the gradient of the *last* layer first. Gradients should leave as soon
-# as possible, but not each in a message of its own. The function below packs them, and its users
-# report two faults: the first message leaves only at the end of the backward pass, and a buffer of
-# `limit` bytes is too small for some messages. Repair `pack_gradients(sizes, limit)`.
+# Why does the first message leave only at the end of the backward pass, and why is a buffer of
+# `limit` bytes too small for some messages? Repair `pack_gradients(sizes, limit)`, which packs
+# gradients in the order in which they're ready. The backward pass computes the *last* layer's
+# gradient first.
 #
 # - `sizes` is a dictionary from a layer's name to the size of its gradient in bytes, from the first
 #   layer to the last.
-# - It returns a list of messages, each a list of names. Gradients are sent in the order in which
-#   they are ready.
+# - It returns a list of messages, each a list of names.
 # - If the next gradient would make the message larger than `limit` bytes, it starts a new message.
-#   A gradient that is larger than `limit` goes alone.
-# - Change about 2 lines.
+#   A gradient that's larger than `limit` goes alone. Change about 2 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -290,8 +279,8 @@ def pack_gradients(sizes, limit):
 
 
 # %% [markdown]
-# A small network, and the time of its messages on a ring of 64 ranks (10 µs, 100 Gbit/s). Which of
-# these limits are too small, and what does a large limit cost that this picture does not show?
+# The picture shows how long the messages of a small network take on a ring of 64 ranks (10 µs, 100
+# Gbit/s). Which limits are too small, and what does a large one cost that you can't see here?
 
 # %%
 layers = {f"layer {n}": size for n, size in enumerate([40_000, 2_000, 300_000, 2_000] * 12)}
@@ -308,9 +297,10 @@ dl.check("pack_gradients")
 # %% [markdown]
 # <details><summary>Which limits are too small?</summary>
 #
-# Every limit below 4.1 MB, the size of all gradients together, is too small for the shortest time:
-# each message waits 126 times for the latency. But a large limit costs overlap: a message leaves
-# only when its last gradient is ready, so more of the backward pass is over by then.
+# Every limit below 4.1 MB, the size of all gradients together, is too small for the shortest time,
+# because each message waits 126 times for the latency. But a large limit costs overlap, since a
+# message leaves only when its last gradient is ready, and by then more of the backward pass is
+# over.
 # </details>
 #
 # **Try next:** print the gradients of a model of your own, with their sizes. How many of them are
@@ -318,8 +308,8 @@ dl.check("pack_gradients")
 #
 # <details><summary>Answer</summary>
 #
-# In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB. Together they
-# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone.
+# In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB, and together
+# they hold 0.3 % of all bytes. So if each went alone, most messages would carry almost nothing.
 # </details>
 
 # %% [markdown]
