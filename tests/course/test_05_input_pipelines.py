@@ -16,7 +16,7 @@ from tests.support.lesson_checks import (
 from tests.support.local_tasks import wait_until
 
 STEM = "05_input_pipelines"
-ORDER, SHARD, REST, PREDICT = checks_of(STEM)
+ORDER, SHARD, PREDICT, REST = checks_of(STEM)
 AUTO = tf.data.AUTOTUNE
 
 
@@ -118,6 +118,32 @@ def test_shard_files():
     assert_mistakes_are_caught(SHARD, wrong)
 
 
+# --- predict_step
+
+
+def by_counting(shares_of):
+    """An answer that counts the rounds, of the examples that a policy gives to each worker."""
+
+    def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
+        left, reading = global_batch // shares_of(policy, workers), 0
+        while left > 0:
+            left, reading = left - at_once, reading + read_ms
+        return np.max([reading, compute_ms]) if reads_ahead else np.sum([reading, compute_ms])
+
+    return step_ms
+
+
+def test_predict_step():
+    by_policy = by_counting(lambda policy, workers: workers if policy == "FILE" else 1)
+    assert_right_answers_pass(PREDICT, by_policy)
+    wrong = {
+        "data_shares_work": by_counting(lambda policy, n: n),
+        "part_of_a_round": edited_solution(STEM, "step_ms", {"math.ceil": "float"}),
+    }
+    earned = {"data_shares_work": 0, "part_of_a_round": 2}
+    assert_mistakes_are_caught(PREDICT, wrong, earned=earned)
+
+
 # --- rest_of_epoch
 
 
@@ -146,32 +172,6 @@ def test_rest_of_epoch():
     assert_mistakes_are_caught(REST, wrong)
 
 
-# --- predict_step
-
-
-def by_counting(shares_of):
-    """An answer that counts the rounds, of the examples that a policy gives to each worker."""
-
-    def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
-        left, reading = global_batch // shares_of(policy, workers), 0
-        while left > 0:
-            left, reading = left - at_once, reading + read_ms
-        return np.max([reading, compute_ms]) if reads_ahead else np.sum([reading, compute_ms])
-
-    return step_ms
-
-
-def test_predict_step():
-    by_policy = by_counting(lambda policy, workers: workers if policy == "FILE" else 1)
-    assert_right_answers_pass(PREDICT, by_policy)
-    wrong = {
-        "data_shares_work": by_counting(lambda policy, n: n),
-        "part_of_a_round": edited_solution(STEM, "step_ms", {"math.ceil": "float"}),
-    }
-    earned = {"data_shares_work": 0, "part_of_a_round": 2}
-    assert_mistakes_are_caught(PREDICT, wrong, earned=earned)
-
-
 # --- what the lesson says and does not show
 
 
@@ -180,6 +180,16 @@ def test_a_seed_of_the_operation_freezes_it_as_well():
     first, second = ([float(number) for number in data] for _ in range(2))
     assert first == second
     assert len(set(first)) == 4
+    in_one_pass = [float(number) for number in data.repeat(3)]
+    assert len({in_one_pass[0], in_one_pass[4], in_one_pass[8]}) == 3
+
+
+def test_a_full_cache_calls_nothing_before_it():
+    calls = CountedCalls()
+    data = tf.data.Dataset.range(8).map(calls.counted("read")).cache().batch(4)
+    for _ in range(3):
+        list(data)
+    assert calls["read"] == 8
 
 
 def test_a_cache_is_complete_only_after_a_full_pass():
@@ -195,11 +205,45 @@ def test_shuffle_brings_an_element_at_most_its_buffer_forward():
     assert max(number - place for place, number in enumerate(order)) == 9
 
 
+def test_a_shuffle_behind_batch_leaves_the_same_examples_together():
+    eight = tf.data.Dataset.range(8)
+
+    def batches_in_3_epochs(data):
+        return {tuple(sorted(batch.numpy().tolist())) for _ in range(3) for batch in data}
+
+    assert batches_in_3_epochs(eight.batch(4).shuffle(2, seed=1)) == {(0, 1, 2, 3), (4, 5, 6, 7)}
+    assert len(batches_in_3_epochs(eight.shuffle(8, seed=1).batch(4))) > 2
+
+
+def options_without(*optimizations):
+    options = tf.data.Options()
+    for name in optimizations:
+        setattr(options.experimental_optimization, name, False)
+    return options
+
+
+def test_a_distributed_data_set_reads_more_than_one_batch_ahead():
+    strategy, calls = dl.make_strategy("mirrored", devices=4), CountedCalls()
+    data = tf.data.Dataset.range(400).map(calls.counted("read")).batch(4)
+    iterator = iter(strategy.experimental_distribute_dataset(data))
+    next(iterator)
+    wait_until(lambda: calls["read"] > 8)
+
+
+def test_a_prefetch_before_map_leaves_its_calls_inside_the_step():
+    calls = CountedCalls()
+    numbers = tf.data.Dataset.range(400).map(calls.counted("number")).prefetch(8)
+    data = numbers.map(calls.counted("read")).batch(4)
+    options = options_without("inject_prefetch", "map_and_batch_fusion")
+    iterator = iter(data.with_options(options))
+    next(iterator)
+    wait_until(lambda: calls["number"] >= 12)
+    assert calls["read"] == 4
+
+
 def test_either_of_two_optimizations_reads_a_batch_ahead():
     def pipeline_without(*optimizations):
-        calls, options = CountedCalls(), tf.data.Options()
-        for name in optimizations:
-            setattr(options.experimental_optimization, name, False)
+        calls, options = CountedCalls(), options_without(*optimizations)
         data = tf.data.Dataset.range(400).map(calls.counted("read")).batch(4)
         return calls, iter(data.with_options(options))
 

@@ -1,4 +1,4 @@
-"""Lesson 05: looks into an input pipeline by counting, so that no clock is needed.
+"""Lesson 05: a slow disk and a step, and looks into a pipeline by counting, without a clock.
 
 calls = CountedCalls()
 data = numbers.map(calls.counted("decode", decode)).batch(4)
@@ -10,9 +10,12 @@ stages(data)                                   # ["Range", "Map", "Batch"]
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +24,116 @@ from distlab.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_Epoch = list[tuple[int, Any]]
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # removed with the process
+
+
+def slow_disk(images: Any, labels: Any, *, seconds: float = 0.002) -> Callable[[Any], Any]:
+    """Returns a function for `map` that looks up one example, after a disk has answered.
+
+    The disk sleeps in Python and, like a wait for network storage, uses no processor.
+    """
+    import tensorflow as tf
+
+    def answer(number: Any) -> Any:
+        time.sleep(seconds)
+        return number
+
+    def read(number: Any) -> Any:
+        number = tf.reshape(tf.numpy_function(answer, [number], tf.int64), [])
+        return tf.gather(images, number), tf.gather(labels, number)
+
+    return read
+
+
+def make_step(strategy: tf.distribute.Strategy, *, batch: int) -> Callable[[Any], Any]:
+    """Returns the training step of lesson 03 for full batches, with a small model of its own."""
+    import keras
+    import tensorflow as tf
+
+    with strategy.scope():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)]
+        model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    def replica_step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(loss_of(y, model(x, training=True))) / batch
+        weights = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    step: Callable[[Any], Any] = tf.function(lambda data: strategy.run(replica_step, args=data))
+    return step
+
+
+def calls_that_meet(calls: int, *, threads: int, seconds: float = 2) -> int:
+    """Returns how many parallel calls of a `map` met, all being in flight at the same moment."""
+    import tensorflow as tf
+
+    barrier = threading.Barrier(calls)
+
+    def meet(_: Any) -> Any:
+        try:
+            barrier.wait(timeout=seconds)
+        except threading.BrokenBarrierError:
+            return np.int64(0)
+        return np.int64(1)
+
+    data = tf.data.Dataset.range(calls).map(
+        lambda number: tf.numpy_function(meet, [number], tf.int64), num_parallel_calls=calls
+    )
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    return int(sum(data.with_options(options)))
+
+
+def epochs_of(data: tf.data.Dataset, epochs: int = 3) -> list[_Epoch]:
+    """Returns the examples of each epoch, as pairs of a number and an image, in their order."""
+    examples = data.unbatch()
+    return [[(int(number), image.numpy()) for number, image in examples] for _ in range(epochs)]
+
+
+def orders(epochs: Iterable[_Epoch]) -> int:
+    """Returns how many different orders some epochs have."""
+    return len({tuple(number for number, _ in epoch) for epoch in epochs})
+
+
+def versions_of_0(epochs: Iterable[_Epoch]) -> int:
+    """Returns how many different images example 0 has in some epochs."""
+    return len({image.tobytes() for epoch in epochs for number, image in epoch if number == 0})
+
+
+def write_numbers(*, files: int, lines: int) -> list[str]:
+    """Writes the numbers from 0 on into text files, `lines` to each, and returns their names."""
+    _FOLDERS.append(tempfile.TemporaryDirectory())
+    names = [str(Path(_FOLDERS[-1].name, f"part-{number}.txt")) for number in range(files)]
+    for number, name in enumerate(names):
+        own = range(lines * number, lines * (number + 1))
+        Path(name).write_text("\n".join(map(str, own)))
+    return names
+
+
+def to_number(text: Any) -> Any:
+    """Returns the whole number that a line of a text file holds."""
+    import tensorflow as tf
+
+    return tf.strings.to_number(text, tf.int32)
+
+
+def sharded(
+    policy: str, data: tf.data.Dataset, *, workers: int
+) -> Sequence[Sequence[Sequence[int]]]:
+    """Returns the batches that each of several workers takes under an auto-shard policy."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    data = data.with_options(options)
+    parts = (pipeline_of_worker(data, workers=workers, worker=n) for n in range(workers))
+    return [[batch.numpy().tolist() for batch in part] for part in parts]
 
 
 class CountedCalls:

@@ -1,4 +1,4 @@
-"""Checks of lesson 05: stages in order, files for workers, a rest of an epoch, times of steps.
+"""Checks of lesson 05: stages in order, files for workers, times of steps, a rest of an epoch.
 
 No clock is read: the checks judge which examples came, in which order, and how often the functions
 of a pipeline were called.
@@ -7,4 +7,4 @@ of a pipeline were called.
 from distlab.course.lesson_05_input_pipelines.checks.pipelines import ORDER, PREDICT
 from distlab.course.lesson_05_input_pipelines.checks.shards import REST, SHARD
 
-CHECKS = (ORDER, SHARD, REST, PREDICT)
+CHECKS = (ORDER, SHARD, PREDICT, REST)

@@ -272,7 +272,7 @@ PREDICT = Check(
     hint="Examples: global_batch / workers under FILE, global_batch under DATA. Rounds: examples / "
     "at_once, rounded up. Input: rounds times read_ms. Then the larger of input and computation, "
     "or their sum.",
-    revisit="A step has two parts",
+    revisit="Does the step wait for its input?",
     mistakes=(
         Fault("data_shares_work", shares=_CASES).feedback(
             "Under DATA your worker reads only its share of a batch. So your prediction is too "

@@ -179,7 +179,7 @@ SHARD = Check(
     ),
     hint="If there are enough files, `shard` the list of files and `flat_map(load)` it; otherwise "
     "`flat_map(load)` first and `shard` the lines. Then shuffle with the seed, then map(decode).",
-    revisit="Extra: Shard before the work",
+    revisit="Shard before the work",
     mistakes=(
         Observed("both_read_all", lambda given, out: out["many"]["all on each"]).feedback(
             "Every worker reads every example. So each example counts once for each worker, and "
@@ -311,7 +311,7 @@ REST = Check(
     hint="`skip(steps_done * global_batch)` drops what was trained. `shard` then deals out the "
     "numbers in turn. Then map(decode), and batch by "
     "`context.get_per_replica_batch_size(global_batch)`.",
-    revisit="Extra: Shard before the work",
+    revisit="Shard before the work",
     mistakes=(
         Fault("global_batch_per_replica", sees="size", replicas_divide=False).feedback(
             "Your batches have the size of the global batch, and each replica takes one of them. "
