@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Exercise: input pipelines
 #
-# This exercise follows [lesson 05](../notebooks/05_input_pipelines.ipynb). You repair a pipeline
-# that is slow and wrong, share files between workers, continue an epoch on fewer of them, and
-# predict the time of a step.
-# The checks read no clock: they count calls, and look at which examples came and in which order.
+# For [lesson 05](../notebooks/05_input_pipelines.ipynb). You repair a pipeline that's slow and
+# wrong, share files between workers, and predict when more workers make a step faster. The checks
+# read no clock: they count calls, and look at which examples came and in which order.
 
 # %% [markdown]
 # ## Overview
@@ -12,9 +11,9 @@
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
 # | 1. `repair_pipeline` | repair the order of six stages | 10 | easy | core |
-# | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium | extra |
-# | 3. `rest_of_epoch` | continue an interrupted epoch on fewer workers | 12 | hard | extra |
-# | 4. `predict_step` | predict the time of a step on several workers | 8 | medium | extra |
+# | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium | core |
+# | 3. `predict_step` | predict the time of a step on several workers | 8 | medium | core |
+# | 4. `rest_of_epoch` | continue an interrupted epoch on fewer workers | 12 | hard | extra |
 # | 5. your own pipeline | find out what your training waits for (no points) | 15 | open | extra |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
@@ -37,18 +36,13 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a pipeline that is slow and wrong
 #
-# This pipeline has all the right stages, in the wrong order. Training runs without an error,
-# slowly, and it overfits. Repair `make_pipeline(numbers, read, augment, batch, seed)`.
+# In which order must these stages be, so that training doesn't wait and every epoch is new? Repair
+# `make_pipeline`:
 #
-# - `numbers` is an array of numbers, all different.
-# - `read(number)` reads the example from a slow disk. It returns the same for the same number.
-# - `augment(example)` changes an example at random, differently with every call. It is cheap.
-# - It returns a data set of batches. Each epoch has every number once.
-# - Over all epochs, `read` is called once for each number. In each epoch every example is augmented
-#   again, in a new order and in new batches, and `seed` decides the orders.
-# - In the first epoch several calls of `read` run at once, and the pipeline keeps finished batches
-#   ready.
-# - Change the order of the stages and one argument: about 6 lines.
+# - `read` is slow and always returns the same: call it once for each number, several at a time.
+# - `augment` is cheap and random: every epoch needs new versions, a new order and new batches.
+#   `seed` decides the orders.
+# - Keep finished batches ready. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -78,7 +72,7 @@ def make_pipeline(numbers, read, augment, batch, seed):
 
 
 # %% [markdown]
-# Two epochs of six numbers. What should these lines say?
+# Two epochs of six numbers. Before you run the cell: what should its three lines say?
 
 # %%
 calls = CountedCalls()
@@ -99,27 +93,20 @@ dl.check("repair_pipeline")
 # <details><summary>Answer</summary>
 #
 # At the end, both epochs show the same batches, and `augment` is called 6 times instead of 12,
-# which looks better. Behind `shuffle`, the epochs have the same order. Both counts look right if
-# you augment after `shuffle`. If you augment before it, `augment` is called 6 times here, too.
+# which looks like a gain. Behind `shuffle`, the epochs have the same order, and both counts look
+# right if you augment after `shuffle`. If you augment before it, `augment` is called only 6 times
+# here as well.
 # </details>
 
 # %% [markdown]
 # ## Task 2: files for workers
 #
-# A pipeline for one worker of several. If there are at least as many files as workers, each worker
-# reads files of its own. If there are fewer, AUTO would stop with an error; yours deals out the
-# lines. Write `my_examples(context, files, load, decode, seed)`.
+# Which examples does this worker read? Write `my_examples`: its decoded examples, one at a time,
+# shuffled by `seed` into a new order in each epoch.
 #
-# - `context.num_input_pipelines` says how many workers there are, `context.input_pipeline_id` which
-#   one this is.
-# - `files` is a list of file names, the same on all workers. `load(file)` returns a data set of the
-#   file's lines. `data.flat_map(load)` calls `load` for each file name in `data`, and gives the
-#   lines of all these files, one after the other. `decode(line)` makes an example from a line, and
-#   is slow.
-# - It returns a data set of **this worker's** decoded examples, one at a time, shuffled by `seed`
-#   into a new order in each epoch. A worker has at most 1,000 lines.
-# - In each epoch each example is in the data set of exactly one worker, and is decoded once in all,
-#   without a cache. With enough files, each file is opened by one worker only. About 8 lines.
+# - `data.flat_map(load)` gives the lines of the files in `data`, at most 1,000.
+# - With at least one file for each worker, open none twice. With fewer, deal out lines.
+# - `decode(line)` is slow: call it once for each line. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -129,7 +116,7 @@ dl.check("repair_pipeline")
 #
 # <details><summary>Hint 2</summary>
 #
-# You can shuffle lines before they are decoded. They need less memory, too.
+# You can shuffle lines before they're decoded. They need less memory, too.
 # </details>
 
 
@@ -156,28 +143,76 @@ dl.check("shard_files")
 #
 # <details><summary>Answer</summary>
 #
-# Files: one worker has 3 files, 12 lines and 6 steps, the other 8 lines and 4 steps. In the last
-# two steps the second one has no data. Lines: 10 each and 5 steps. The shares are equal, but each
-# worker opens all files.
+# With files, one worker has 12 lines and takes 6 steps, while the other one has 8 lines and takes
+# 4, so it's without data in the last two steps. With lines, each worker has 10 and takes 5 steps:
+# the shares are equal, but each worker opens all files.
 # </details>
 
 # %% [markdown]
-# ## Task 3: an epoch that continues on fewer workers
+# ## Task 3: predict before you buy
 #
-# Your job trains on [spot instances](../docs/glossary.md#spot-instance), machines that the provider
-# may take back at any time. In the middle of an epoch some are taken away, and it continues on the
-# others. The examples that were trained must not count twice, and the steps must be those of one
-# device. Write `rest_of_epoch(context, numbers, decode, global_batch, steps_done)`. It is a
-# function for `distribute_datasets_from_function`.
+# Training is slow: will more workers help? Write `step_ms`, which predicts the milliseconds of a
+# step in the middle of an epoch.
 #
-# - `context` is as in task 2, for the workers that are left. There are **two replicas on each
-#   worker**, and `context.num_replicas_in_sync` counts the replicas of all workers.
-# - `numbers` is this epoch's order, the same on all workers. Its length is a multiple of
-#   `global_batch`, which is a multiple of the number of replicas. The first `steps_done` steps
-#   trained the first `steps_done * global_batch` of them, on a different number of workers.
-# - In each step, each replica takes the next batch from its worker's data set. All replicas
-#   together must take the examples of one device's next batch, in any order within the step.
-# - Over all workers, `decode(number)` is called once for each number that is left. About 5 lines.
+# - A worker reads a step's examples in rounds of up to `at_once` calls, each of `read_ms`.
+# - `compute_ms` is the computation, all-reduce included. `policy` is `"FILE"` or `"DATA"`.
+# - `reads_ahead`: are batches read during the previous step? About 4 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many examples does one worker read for a step, under each policy? How many rounds of calls is
+# that?
+# </details>
+
+
+# %%
+# task: predict_step
+def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
+    ### BEGIN SOLUTION
+    examples = global_batch // workers if policy == "FILE" else global_batch
+    input_ms = math.ceil(examples / at_once) * read_ms
+    return max(input_ms, compute_ms) if reads_ahead else input_ms + compute_ms
+    ### END SOLUTION
+
+
+# %%
+dl.check("predict_step")
+
+# %% [markdown]
+# Now your function can answer the question. Reading an example takes 10 ms, the computation 50 ms,
+# the global batch is 64, 8 calls run at once, and batches are read ahead:
+
+# %%
+try:
+    for policy in ("FILE", "DATA"):
+        times = [step_ms(10, 50, 64, workers, policy, 8, True) for workers in (1, 2, 4, 8)]
+        dl.show(f"ms for 1, 2, 4, 8 workers, {policy}", times)
+except NotImplementedError:
+    print("write step_ms first")
+
+# %% [markdown]
+# **Try next:** from how many workers on does `FILE` gain nothing more, and why? In reality
+# `compute_ms` falls with the number of workers as well, if the global batch stays: which policy
+# then waits for data at 8 workers?
+#
+# <details><summary>Answer</summary>
+#
+# From two workers on, because there the input takes 40 ms, which is less than the computation. If
+# the computation takes 50 / 8 = 6.25 ms on 8 workers, both wait, but `FILE` reads for 10 ms and
+# `DATA` still for 80.
+# </details>
+
+# %% [markdown]
+# ## Task 4: an epoch that continues on fewer workers
+#
+# [Spot instances](../docs/glossary.md#spot-instance) are taken away in mid-epoch. How do the
+# remaining workers finish it, with the batches of a single device? Write `rest_of_epoch`, for
+# `distribute_datasets_from_function`.
+#
+# - `numbers` is this epoch's order, and `steps_done` global batches are trained. All sizes divide
+#   evenly.
+# - Each worker has two replicas, which take its batches in turn.
+# - Call `decode` once for each number that's left. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -201,82 +236,25 @@ def rest_of_epoch(context, numbers, decode, global_batch, steps_done):
 dl.check("rest_of_epoch")
 
 # %% [markdown]
-# **Try next:** `numbers` was in this epoch's order. If it is not, where must your function shuffle,
-# and what must a worker that starts in the middle of epoch 7 know?
+# **Try next:** `numbers` was in this epoch's order. If it isn't, where must your function shuffle,
+# and what must a worker know that starts in the middle of epoch 7?
 #
 # <details><summary>Answer</summary>
 #
-# First of all: before you drop the trained numbers (with a slice or with `skip`) and before
-# `shard`, so that both act on one order. All workers need the seed with which epoch 7 began, such
-# as `seed + 7`: a `shuffle` that starts again begins with the order of its first epoch.
-# </details>
-
-# %% [markdown]
-# ## Task 4: predict before you buy
-#
-# You want more workers because training is slow. Will they help? Write `step_ms(read_ms,
-# compute_ms, global_batch, workers, policy, at_once, reads_ahead)`. It predicts how many
-# milliseconds a step takes.
-#
-# - One call of the slow stage reads one example and takes `read_ms`. Each worker
-#   calls it in rounds of up to `at_once` calls at a time. A round reads for one step only.
-# - `compute_ms` is the computation of a step, with the all-reduce. Take it as given.
-# - `policy` is `"FILE"` or `"DATA"`. `global_batch` is a multiple of `workers`.
-# - `reads_ahead` is `True` if batches are read during the previous step. Predict a step in the
-#   middle of an epoch. About 4 lines.
-#
-# <details><summary>Hint</summary>
-#
-# How many examples does one worker read for a step, under each policy? How many rounds of calls is
-# that?
-# </details>
-
-
-# %%
-# task: predict_step
-def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
-    ### BEGIN SOLUTION
-    examples = global_batch // workers if policy == "FILE" else global_batch
-    input_ms = math.ceil(examples / at_once) * read_ms
-    return max(input_ms, compute_ms) if reads_ahead else input_ms + compute_ms
-    ### END SOLUTION
-
-
-# %%
-dl.check("predict_step")
-
-# %% [markdown]
-# With your function you can ask the question of this task: 10 ms to read an example, 50 ms of
-# computation, a global batch of 64, 8 calls at once, batches read ahead.
-
-# %%
-try:
-    for policy in ("FILE", "DATA"):
-        times = [step_ms(10, 50, 64, workers, policy, 8, True) for workers in (1, 2, 4, 8)]
-        dl.show(f"ms for 1, 2, 4, 8 workers, {policy}", times)
-except NotImplementedError:
-    print("write step_ms first")
-
-# %% [markdown]
-# **Try next:** from how many workers on does `FILE` gain nothing more, and why? In reality
-# `compute_ms` falls with the number of workers as well, if the global batch stays: which policy
-# then waits for data at 8 workers?
-#
-# <details><summary>Answer</summary>
-#
-# From two workers on: the input takes 40 ms there, less than the computation. If the computation
-# takes 50 / 8 = 6.25 ms on 8 workers, both wait: `FILE` reads for 10 ms, and `DATA` still for 80.
+# First of all, before you drop the trained numbers and before `shard`, so that both act on the same
+# order. All workers need the seed with which epoch 7 began, such as `seed + 7`, because a `shuffle`
+# that starts again begins with the order of its first epoch.
 # </details>
 
 # %% [markdown]
 # ## Task 5: your own pipeline
 #
-# This task has no check. Put your own training step and data in place of `own_step` and `own_data`.
-# `split_step` runs the step, so it trains the model: use a copy. It looks at no more than 200
-# batches of a pass, so a `cache()` of more batches never gets full: give a larger `most_steps`
-# then. Print `split`, and answer: do your replicas wait for data? If they do, which stage would you
-# repair first, and what do you expect of the next measurement? Write the expectation down before
-# you run.
+# Do your own replicas wait for data? Put your step and your data in place of `own_step` and
+# `own_data`, and print `split`. If they wait, which stage would you repair first, and what do you
+# expect of the next measurement? Write it down before you run.
+#
+# `split_step` trains the model, so use a copy. A `cache()` of more than 200 batches needs a larger
+# `most_steps`.
 
 # %%
 (own_data,) = dl.load_dataset("digits", splits=["train[:128]"], batch_size=32)
@@ -295,4 +273,3 @@ dl.show("measured", ", ".join(vars(split)))
 # - [Lesson 05](../notebooks/05_input_pipelines.ipynb), if a check sent you back to it.
 # - [Lesson 06](../notebooks/06_reproducibility.ipynb) shows which runs can be the same in every
 #   bit.
-# - [The glossary](../docs/glossary.md) explains the terms.
