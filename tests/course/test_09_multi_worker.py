@@ -28,7 +28,7 @@ from tests.support.lesson_checks import (
 )
 
 STEM = "09_multi_worker"
-CONFIGS, PART, TRAIN, SAVE, DIAGNOSE, EPOCH = checks_of(STEM)
+CONFIGS, TRAIN, DIAGNOSE, EPOCH, SAVE = checks_of(STEM)
 ONE_DRAW = (1,)
 edited = functools.partial(edited_solution, STEM)
 # A process that gets an answer is spared the import of this module.
@@ -71,33 +71,6 @@ def test_configs_are_judged_and_right_ones_are_what_distlab_reads():
         "no text: 1": lambda addresses: [1, 2, 3],
     }
     assert_feedback_says(CONFIGS, said)
-
-
-# --- my_part
-
-
-def of_each_global_batch(context, numbers, global_batch, seed):
-    """One order for all, and of each global batch this worker's share."""
-    share = context.get_per_replica_batch_size(global_batch)
-    begin = context.input_pipeline_id * share
-    data = tf.data.Dataset.from_tensor_slices(numbers).shuffle(1000, seed=seed)
-    return data.batch(global_batch).map(lambda batch: batch[begin : begin + share])
-
-
-def test_parts_are_judged():
-    assert_right_answers_pass(PART, of_each_global_batch, seeds=ONE_DRAW)
-    shard = "data.shard(context.num_input_pipelines, context.input_pipeline_id)"
-    shuffle = ".shuffle(len(numbers), seed=seed)"
-    wrong = {
-        "both_read_all": {shard: "data"},
-        "overlap": {shuffle: "", "slices(numbers)": "slices(numbers).shuffle(1000)"},
-        "not_shuffled": {shuffle: ""},
-    }
-    wrong = edited_solutions(STEM, "my_part", wrong)
-    earned = {"both_read_all": 0, "overlap": 0, "not_shuffled": 3}
-    assert_mistakes_are_caught(PART, wrong, earned=earned, seeds=ONE_DRAW)
-    endless = edited("my_part", {shuffle: f"{shuffle}.repeat()"})
-    assert_feedback_says(PART, {"0 were read by no worker": endless})
 
 
 # --- train_on_two_workers

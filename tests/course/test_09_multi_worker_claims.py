@@ -57,6 +57,22 @@ def test_the_log_of_a_worker_that_waits_names_the_missing_one():
     assert "/job:worker/replica:0/task:1" in told
 
 
+def only_the_chief_makes_a_variable():
+    strategy = strategy_here()
+    if strategy.cluster_resolver.task_id == 0:
+        with strategy.scope():
+            tf.Variable(1.0)
+
+
+def test_a_variable_that_one_worker_makes_alone_waits(cluster):
+    with pytest.raises(TimeoutError) as late:
+        cluster.run(only_the_chief_makes_a_variable, timeout_secs=4)
+    waits = {wait.task: wait for wait in cluster.waits(late.value)}
+    cluster.restart()
+    assert waits["worker:1"].is_over
+    assert waits["worker:0"].code == "tf.Variable(1.0)"
+
+
 def read_shuffled_files(files):
     strategy = strategy_here()  # before all else of TensorFlow
     data = tf.data.TextLineDataset(files).shuffle(32).batch(8)

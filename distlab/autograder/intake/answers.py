@@ -2,8 +2,8 @@
 
     answers = find_answers(open_notebook(path).code, {"09_multi_worker": checks, ...})
     answers.stem                            # '09_multi_worker', by the tasks that are in it
-    answers.program("my_part")              # what must run before `my_part` can be called
-    answers.has_more("my_part", is_given)   # whether the notebook does more than that
+    answers.program("diagnose")             # what must run before `diagnose` can be called
+    answers.has_more("diagnose", is_given)  # whether the notebook does more than that
 
 An answer is the cell with the line `# task: NAME` that defines the function, and where there is
 none, the last cell that defines it. It runs whole, and so do cells that begin with `# given`. Of

@@ -1,22 +1,21 @@
 # %% [markdown]
 # # Exercise: many workers
 #
-# For [lesson 09](../notebooks/09_multi_worker.ipynb). Your functions run on two real workers. If a
-# worker hangs, the check stops it after some seconds, and reports which worker waits in which line.
-# (The cell that starts the workers prints a warning: any program that reaches their ports can run
-# code here. See "Extra: Who else may listen" in lesson 09.)
+# For [lesson 09](../notebooks/09_multi_worker.ipynb). Your functions run on two real workers, and
+# if one of them hangs, the check stops it after some seconds and says which worker waits in which
+# line. While the workers run, any program that reaches their ports can run code as you; the fine
+# print of "Who is who: TF_CONFIG" in the lesson says how to close them.
 
 # %% [markdown]
 # ## Overview
 #
 # | task | what you do | minutes | difficulty | path |
 # |---|---|---|---|---|
-# | 1. `tf_configs` | write the TF_CONFIG of every worker | 6 | easy | core |
-# | 2. `my_part` | select each worker's part of a data set | 8 | medium | core |
-# | 3. `train_on_two_workers` | **a loop on two workers, as on one device** | 20 | medium | core |
-# | 4. `save_from_many` | write one checkpoint from all workers | 6 | medium | core |
-# | 5. `diagnose` | four programs: which worker waits, and why? | 12 | medium | core |
-# | 6. `end_of_epoch` | repair a hang that depends on the data | 6 | medium | core |
+# | 1. `tf_configs` | write the TF_CONFIG of every worker | 5 | easy | core |
+# | 2. `train_on_two_workers` | **a loop on two workers, as on one device** | 18 | medium | core |
+# | 3. `diagnose` | four programs: which worker waits, and why? | 11 | medium | core |
+# | 4. `end_of_epoch` | repair a hang that depends on the data | 6 | medium | core |
+# | 5. `save_from_many` | write one checkpoint from all workers | 6 | medium | extra |
 # | report `who_read_what` | compare your loop with one device, in writing | 15 | medium | extra |
 # | your own model | start a script of yours on two workers (no points) | 20 | open | extra |
 #
@@ -43,16 +42,16 @@ import tensorflow as tf
 from IPython.display import display
 
 from distlab.course.figures.workers import draw_losses, draw_readers
-from distlab.course.lesson_09_multi_worker.runs import run_and_note
+from distlab.course.lesson_09_multi_worker.runs import begin_again, run_and_note
 from distlab.course.runs.outcomes import waits_for
 
 # %% [markdown]
 # ## Task 1: who is who
 #
-# You have some machines and want a worker on each. Write `tf_configs(addresses)`.
+# What must each worker know before it can find the others? Write `tf_configs(addresses)`.
 #
 # - `addresses` is a list of strings such as `"10.0.0.7:2222"`, one for each worker.
-# - It returns a list of strings, in the same order: the TF_CONFIG of each worker. About 5 lines.
+# - It returns a list of strings in the same order: the TF_CONFIG of each worker. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -77,73 +76,20 @@ def tf_configs(addresses):
 dl.check("tf_configs")
 
 # %% [markdown]
-# **Try next:** call `tf_configs(["localhost:2222", "localhost:2223"])`. In a terminal set the first
-# string as TF_CONFIG and start a script that calls `dl.make_strategy("multi_worker",
+# **Try next:** call `tf_configs(["localhost:2222", "localhost:2223"])`. In a terminal, set the
+# first string as TF_CONFIG and start a script that calls `dl.make_strategy("multi_worker",
 # timeout_secs=5)`. Which worker does its error name?
 
 # %% [markdown]
-# ## Task 2: each worker's part
+# ## Task 2: a loop on two workers
 #
-# With `strategy.distribute_datasets_from_function(function)` you shard early: each worker calls
-# your function and trains on what it returns. TensorFlow selects nothing. Write `my_part(context,
-# numbers, global_batch, seed)`, which such a function calls.
+# Can two workers train like one device, and log its loss? Write `train(strategy, build, x, y,
+# per_worker_batch, epochs)`, which returns the model and, for each epoch, the mean loss of **all**
+# examples.
 #
-# - `context` is a `tf.distribute.InputContext`, which describes this worker.
-#   `context.num_input_pipelines` says how many workers read, `context.input_pipeline_id` which one
-#   this is, and `context.get_per_replica_batch_size(global_batch)` how many examples it takes in a
-#   step.
-# - `numbers` is an array, the same on all workers. Its length is a multiple of the global batch.
-# - It returns a `tf.data.Dataset` of **this worker's** batches, shuffled by `seed`. Together the
-#   workers read each number once. About 4 lines.
-#
-# <details><summary>Hint 1</summary>
-#
-# Which comes first, selecting this worker's part or shuffling? What must be true of the seed if you
-# shuffle first?
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# `data.shard(how_many, which)` keeps every n-th element, counted from 0.
-# </details>
-
-
-# %%
-# task: my_part
-def my_part(context, numbers, global_batch, seed):
-    ### BEGIN SOLUTION
-    data = tf.data.Dataset.from_tensor_slices(numbers)
-    mine = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-    batch = context.get_per_replica_batch_size(global_batch)
-    return mine.shuffle(len(numbers), seed=seed).batch(batch)
-    ### END SOLUTION
-
-
-# %%
-dl.check("my_part")
-
-# %% [markdown]
-# **Try next:** with 33 numbers one worker has a number more. Does a loop over the *distributed*
-# data set still take equally many steps on both workers? Try it by `cluster.run`.
-
-# %% [markdown]
-# ## Task 3: a custom loop on two workers
-#
-# Your function runs on both workers. Both must end with the weights that `fit` on **one device**
-# ends with, given the same examples in batches of the global size. Start from the lesson's loop.
-# What is new are the epochs, and a log that is the same on both workers.
-#
-# Write `train(strategy, build, x, y, per_worker_batch, epochs)`.
-#
-# - `strategy` is this worker's `MultiWorkerMirroredStrategy`.
-# - `build()` returns a compiled Keras model: its optimizer is `model.optimizer` (SGD), its outputs
-#   are logits. The loss is the sparse categorical cross-entropy.
-# - `x` and `y` are **all** examples, the same arrays on both workers. Do not shuffle them.
-# - A full step takes `per_worker_batch` examples on each worker. In the last one of an epoch a
-#   worker may have fewer, or none.
-# - It returns two things: the model, and a list of losses. For each epoch the list has the mean of
-#   **every** example's loss, computed in the step that uses it, before that step's update. About 25
-#   lines.
+# - Each worker takes `per_worker_batch` examples a step. Don't shuffle.
+# - `build()` returns a compiled model with logits and the sparse categorical cross-entropy.
+# - Each loss is taken before its step's update. About 25 lines.
 #
 # <details><summary>Hint 1: the data</summary>
 #
@@ -153,7 +99,7 @@ dl.check("my_part")
 #
 # <details><summary>Hint 2: the step</summary>
 #
-# In the last batch the workers have different numbers of examples. By which number must every
+# In the last batch, the workers have different numbers of examples. By which number must every
 # example's loss be divided? Only an `all_reduce` in the replica context knows it.
 # </details>
 #
@@ -201,54 +147,14 @@ def train(strategy, build, x, y, per_worker_batch, epochs):
 dl.check("train_on_two_workers")
 
 # %% [markdown]
-# **Try next:** your function on three workers: `cluster.run` calls any function on the workers of a
-# `dl.LocalCluster(workers=3)`. What must change?
+# **Try next:** run your function on the workers of a `dl.LocalCluster(workers=3)`, with
+# `cluster.run`. What must change?
 
 # %% [markdown]
-# ## Task 4: save from many
+# ## Task 3: four programs
 #
-# Write `save(strategy, checkpoint, path)`, which is called on both workers.
-#
-# - `checkpoint` is a `tf.train.Checkpoint`. It holds a variable that is the same everywhere, and a
-#   counter that each worker counts for itself. `checkpoint.write(path)` writes it.
-# - Afterwards the chief's checkpoint is at `path`, and no file of the other worker is left.
-# - There is no task of the type `chief`: worker 0 is the chief. About 6 lines.
-#
-# <details><summary>Hint 1</summary>
-#
-# What happens on worker 0 when it reads the counter, if worker 1 does not write?
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# `tempfile.TemporaryDirectory()` is a folder that is removed at the end of its `with` block.
-# </details>
-
-
-# %%
-# task: save_from_many
-def save(strategy, checkpoint, path):
-    ### BEGIN SOLUTION
-    if strategy.cluster_resolver.task_id == 0:
-        checkpoint.write(path)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint.write(str(Path(folder, "unused")))
-    ### END SOLUTION
-
-
-# %%
-dl.check("save_from_many")
-
-# %% [markdown]
-# **Try next:** on several machines `path` may be on a disk that only the chief can see. Does your
-# function still work there?
-
-# %% [markdown]
-# ## Task 5: four programs
-#
-# Each of these programs runs on both workers, and none of them is right. Read them. Which worker
-# waits, and for what, if any?
+# Each of these programs runs on both workers, and none of them is right. Which worker waits, and
+# for what, if any does?
 
 # %%
 until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel
@@ -287,26 +193,19 @@ def case_d(strategy, me):  # two sums, the largest first
 
 
 # %% [markdown]
-# `watch(case_a)` runs a program with a limit of three seconds. What these programs do takes
+# `watch(case_a)` runs a program with a limit of three seconds, while what these programs do takes
 # milliseconds.
 
+
 # %%
-MAKE_STRATEGY = """
-import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-"""
-
-
 def on_worker(case):
-    from __main__ import strategy  # the worker's own, made by MAKE_STRATEGY
+    from __main__ import strategy  # the worker's own, made by begin_again
 
     return case(strategy, strategy.cluster_resolver.task_id)
 
 
 def watch(case):
-    cluster.restart()
-    cluster.execute(MAKE_STRATEGY)
+    begin_again(cluster)
     try:
         results = cluster.run(on_worker, case, timeout_secs=3)
         for task, result in zip(cluster.tasks, results, strict=True):
@@ -317,18 +216,16 @@ def watch(case):
 
 
 # %% [markdown]
-# First write down your answers. Then remove the `#` in the next cell, and watch the four programs,
+# Write down your answers first. Then remove the `#` in the next cell, and watch the four programs
 # one after the other.
 
 # %%
 # watch(case_a)
 
 # %% [markdown]
-# Write down what you found: `diagnose(case)` takes `"A"`, `"B"`, `"C"` or `"D"` and returns two
-# strings.
-#
-# 1. Which worker waits without end: `"worker:0"`, `"worker:1"`, `"both"` or `"nobody"`.
-# 2. The cause:
+# What did you find? `diagnose(case)` takes `"A"`, `"B"`, `"C"` or `"D"` and returns two strings,
+# each worth half a point: the worker that waits without end, which is `"worker:0"`, `"worker:1"`,
+# `"both"` or `"nobody"`, and the cause. About 7 lines.
 #
 # | cause | meaning |
 # |---|---|
@@ -339,11 +236,9 @@ def watch(case):
 # | `"slow_network"` | the other worker's part has not arrived yet |
 # | `"out_of_memory"` | a worker had no room for the result |
 #
-# You earn half a point for each string. About 7 lines.
-#
 # <details><summary>Hint 1</summary>
 #
-# Which lines are collectives? (Lesson 09 names one that has no `reduce` in it.)
+# Which lines are collectives? The table at the end of the lesson has some without a `reduce`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -371,20 +266,20 @@ def diagnose(case):
 dl.check("diagnose")
 
 # %% [markdown]
-# **Try next:** move one line of case C so that it ends, and change one line of case D so that it is
-# right. (Before you run the old case C again, delete its file: `file.unlink()`.)
+# **Try next:** move one line of case C so that it ends, and change one line of case D so that it's
+# right. Before you run the old case C again, delete its file with `file.unlink()`.
 
 # %% [markdown]
-# ## Task 6: repair
+# ## Task 4: repair
 #
-# `end_of_epoch(strategy, loss, log)` runs on both workers at the end of each epoch. It should
-# append the mean of **both** workers' losses to `log`, if that mean is the best so far. It hangs,
-# but not in every run.
+# Why does `end_of_epoch(strategy, loss, log)`, which both workers call after each epoch, hang in
+# some runs only?
 #
-# - `loss` is this worker's own, a tensor. `log` is a list: each worker has its own, and both should
-#   hold the same numbers.
-# - The mean is appended if it is lower than every number in `log`, or if `log` is empty.
-# - Run the check before you change anything. Then change about 3 lines.
+# - `loss` is the worker's own tensor, and `log` its own list. Both lists should hold the same
+#   numbers.
+# - It appends the mean of **both** losses if that's lower than all of `log`. Change about 3 lines.
+#
+# Run the check before you change anything.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -415,8 +310,49 @@ def end_of_epoch(strategy, loss, log):
 dl.check("end_of_epoch")
 
 # %% [markdown]
-# **Try next:** early stopping reads a loss and decides by it, too. What must be true of that loss
-# when several workers train?
+# **Try next:** early stopping decides by a loss, too. What must be true of that loss when several
+# workers train?
+
+# %% [markdown]
+# ## Task 5: save from many
+#
+# How do two workers write one checkpoint? Write `save(strategy, checkpoint, path)`, which both
+# workers call.
+#
+# - `checkpoint` holds a counter that each worker counts for itself. `checkpoint.write(path)` writes
+#   it.
+# - Afterwards the checkpoint of the chief, worker 0, is at `path`, and no file of the other worker
+#   is left. About 6 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# What happens on worker 0 when it reads the counter, if worker 1 does not write?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `tempfile.TemporaryDirectory()` is a folder that is removed at the end of its `with` block.
+# </details>
+
+
+# %%
+# task: save_from_many
+def save(strategy, checkpoint, path):
+    ### BEGIN SOLUTION
+    if strategy.cluster_resolver.task_id == 0:
+        checkpoint.write(path)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint.write(str(Path(folder, "unused")))
+    ### END SOLUTION
+
+
+# %%
+dl.check("save_from_many")
+
+# %% [markdown]
+# **Try next:** on several machines, `path` may be on a disk that only the chief can see. Does your
+# function still work there?
 
 # %%
 cluster.close()
@@ -424,8 +360,8 @@ cluster.close()
 # %% [markdown]
 # ## Your report: who read what
 #
-# Your loop of task 3 now trains on 43 digits: five epochs, 4 digits on each worker in a full step.
-# Keras's `fit` does the same on one device.
+# Your loop of task 2 now trains on 43 digits for five epochs, with 4 digits on each worker in a
+# full step, and Keras's `fit` does the same on one device.
 
 # %%
 tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU as exact as CPUs
@@ -464,28 +400,28 @@ if "run" in globals():
     last_guess.reveal(
         len(run.first_epoch[1][-1]),
         {
-            1: "43 digits in batches of 8 leave 3 for the last step. Worker 0 gets 2 of them.",
-            0: "The last batch has 3 digits. Worker 0 gets 2 of them, and 1 is left.",
-            2: "That is the part of worker 0. The last batch has 3 digits, an odd number, and "
-            "worker 0 gets the larger part.",
-            3: "That is the whole last batch. Worker 0 gets the larger part of it.",
-            4: "A full step has 4 on each worker. 43 digits in batches of 8 leave 3 for the last.",
+            1: "43 digits in batches of 8 leave 3 for the last step, and worker 0 gets 2 of them.",
+            0: "It would if the last batch had a single digit. It has 3, and worker 0 gets only 2.",
+            2: "That's what worker 0 gets, because it takes the larger part of an odd number.",
+            3: "It would if the last batch weren't shared, but worker 0 takes 2 of its 3 digits.",
+            4: "That's a full step. 43 digits in batches of 8 leave only 3 for the last one.",
         },
     )
 
 # %% [markdown]
 # <!-- report: who_read_what -->
-# A person reads this, with the two pictures above. Answer below each question, in two to four
+# A person reads this, with the two pictures above. Answer below each question in two to four
 # sentences, and name numbers that you see.
 #
 # **1. Each worker read only half of the digits. Why do both log the loss of one device? What would
 # the first picture look like if each worker logged the loss of its own digits?**
 #
 # <!-- BEGIN SOLUTION -->
-# Both log the mean over all 43 digits: sums and counts are added up over the workers before they
-# are divided. The gradients are added up too, so both workers have the weights of one device after
-# each step, and the losses of later epochs agree as well. With its own digits alone each worker
-# would log a mean over about 22 digits: two curves, one above the grey line and one below it.
+# Both log the mean over all 43 digits, because sums and counts are summed over the workers before
+# they're divided. The gradients are summed, too, so after each step both workers have the weights
+# of one device, and the losses of later epochs agree as well. If each worker logged the loss of its
+# own digits alone, that would be a mean over about 22 of them, so you'd see two curves, one above
+# the grey line and one below it.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -494,9 +430,9 @@ if "run" in globals():
 # the two means were averaged. What weight would a digit on worker 0 have, and one on worker 1?**
 #
 # <!-- BEGIN SOLUTION -->
-# It has 3 digits: worker 0 has two of them, and worker 1 has one. On one device each counts 1/3. In
-# a mean of means the one digit of worker 1 would count 1/2, and the two of worker 0 only 1/4 each.
-# With 41 digits worker 1 would have none, and the mean of no digits is NaN.
+# It has 3 digits, two on worker 0 and one on worker 1, and on one device each of them counts 1/3.
+# In a mean of means, the single digit of worker 1 would count 1/2, and the two of worker 0 only 1/4
+# each. With 41 digits, worker 1 would have none, and the mean of no digits is NaN.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -505,9 +441,10 @@ if "run" in globals():
 # What changes if a batch has twice as many digits?**
 #
 # <!-- BEGIN SOLUTION -->
-# The model has 650 weights, and each gradient takes 4 bytes: 2,600 bytes in a step. An epoch has 6
-# steps, so 15,600 bytes. With twice as many digits a step costs the same, because a gradient is as
-# large as the model, whatever the batch is. An epoch of 3 steps would send half as much.
+# The model has 650 weights, and each gradient takes 4 bytes, so that's 2,600 bytes in a step, and
+# 15,600 bytes in an epoch of 6 steps. With twice as many digits a step costs the same, because a
+# gradient is as large as the model, whatever the batch is. An epoch of 3 steps would send half as
+# much.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -515,21 +452,21 @@ if "run" in globals():
 # %% [markdown]
 # ## Your own model
 #
-# No points, and no check. Take a model of yours, with your own data or a part of it.
+# This task has no points and no check. Take a model of yours, with your own data or a part of it.
 #
-# 1. Set a seed in `build`. Train on one device: one epoch with SGD, without a shuffle. Save the
-#    weights.
+# 1. Set a seed in `build`, and train for one epoch on one device, with SGD and without a shuffle.
+#    Save the weights.
 # 2. Write a script that does the same with `dl.distribute(build, dl.make_strategy("multi_worker"))`
 #    and the same global batch.
-# 3. Start it by `distlab launch --workers 2 train.py`. Compare the weights with the saved ones:
-#    they should agree up to about 1e-6.
-# 4. Find every line that only one worker should run (writing, printing), and every collective. Is
-#    one of them under an `if`?
+# 3. Start it with `distlab launch --workers 2 train.py`, and compare the weights with the saved
+#    ones. They should agree up to about 1e-6.
+# 4. Find every line that only one worker should run, such as writing and printing, and every
+#    collective. Is one of them under an `if`?
 # 5. Add a shuffle without a seed, and read the error.
 
 # %% [markdown]
 # ## Next steps
 #
 # - [Lesson 09](../notebooks/09_multi_worker.ipynb), to read a section again.
-# - [Lesson 10](../notebooks/10_parameter_server.ipynb): workers that do not wait for each other.
+# - [Lesson 10](../notebooks/10_parameter_server.ipynb): workers that don't wait for each other.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.

@@ -1,92 +1,63 @@
 # %% [markdown]
-# # Many workers: from one process to several
+# # Many workers: who waits, and where
 #
-# In every step synchronous workers add up their gradients, and wait for each other there. If one
-# worker is alive but runs different code, all other workers wait, and you pay for every machine.
-# TensorFlow sets no limit to that wait. (If a worker has died, the live ones get an error: in our
-# runs within 11 seconds.) PyTorch's limit is 30 minutes. For NCCL, its usual transport between
-# GPUs, it [shortened the limit to 10 minutes in
-# 2023](https://github.com/pytorch/pytorch/pull/110947) to save cluster time in such hangs. On 100
-# machines one hang then costs 17 instead of 50 machine hours. Three simple mistakes cause the hangs
-# of this lesson: fewer files than workers, one batch too many, and a line under the wrong `if`. You
-# will find each of them in seconds.
+# Synchronous workers meet once a step, and the one that arrives first waits for the others, forever
+# if need be. A worker that crashes is easy to notice: in our runs, the other workers got an error
+# within 11 seconds. A worker that's alive but runs different code is worse, because the others wait
+# for it, every process looks healthy, and TensorFlow sets no limit to the wait. PyTorch's limit is
+# 30 minutes, so one hang on 100 machines costs 50 machine hours, which is why PyTorch [cut it to
+# ten minutes for NCCL](https://github.com/pytorch/pytorch/pull/110947) in 2023.
 #
-# ## Overview
+# It takes one file too few, one batch too many, or a line under the wrong `if`. After this lesson
+# you can
 #
-# After this lesson you can
+# - start two real workers, and say who is who among them,
+# - write a loop in which every worker reaches every collective, in the same order,
+# - tell a training that hangs from one that goes on and is wrong,
+# - say within seconds which worker waits, and in which line.
 #
-# - write TF_CONFIG, which tells each process its place in the cluster,
-# - start two real workers from a cell, and talk to them,
-# - say which worker trains on which example, and notice examples that no worker trains on,
-# - write a training loop for several workers that ends with one device's weights, up to 1e-6,
-# - find out which worker waits, in which line, and why.
+# **Time:** {minutes}. **Needs:** lessons [03](03_custom_training_loop.ipynb) (the training loop)
+# and [08](08_save_and_load.ipynb) (saving), but no GPU and no download. The lesson starts two
+# processes on this machine, which works on Linux and macOS; on Windows, use WSL2.
 #
-# It takes {minutes}. You need [lesson 03](03_custom_training_loop.ipynb) (the training loop)
-# and [lesson 08](08_save_and_load.ipynb) (saving). You need no GPU and no download. The lesson
-# starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
+# <details><summary>Do you remember? Lesson 08: two workers, and only the chief saves. When does
+# that hang?</summary>
 #
-# **What is new.** Until now all replicas were in one process. Now there are several processes,
-# called [workers](../docs/glossary.md#worker), which could run on different machines. Here each
-# worker has one replica. A worker with four GPUs would have four. You start the script once for
-# each worker. In the script you change the line that makes the strategy. This lesson shows what
-# else must change: the batch size, the seed of a shuffle, `fit` and saving.
+# It hangs if a saved variable must be read from all workers, such as a count of examples. The chief
+# asks for the other worker's part, and the other worker, which isn't saving, doesn't answer.
+#
+# </details>
+
+# %%
+# %load_ext distlab
+import distlab as dl
+from distlab.course.figures.workers import draw_lanes
+from distlab.course.lesson_09_multi_worker import runs
+
+dl.split_devices(1)
+draw_lanes(runs.A_STEP, xlabel="time (a sketch, without a scale)")
+
+# %% [markdown]
+# The sketch shows one step. Each worker computes its gradients, and then both sum them in an
+# [all-reduce](../docs/glossary.md#all-reduce), where the faster worker waits.
+#
+# ## Who is who: TF_CONFIG
+#
+# Until now all replicas shared one process. Now each [worker](../docs/glossary.md#worker) is a
+# process of its own, with its own memory and its own TensorFlow, and it could just as well run on
+# another machine. You start your script once for each worker, and change one line of it:
 #
 # ```diff
 # - strategy = tf.distribute.MirroredStrategy()
 # + strategy = tf.distribute.MultiWorkerMirroredStrategy()
 # ```
 #
-# **Do you remember?**
-#
-# <details><summary>Lesson 08: two workers, and only the chief saves. When does that hang?</summary>
-# It hangs if a saved variable must be read from all workers, such as a counter of examples. The
-# chief asks for the other worker's part, and the other worker does not answer.
-# </details>
-#
-# <details><summary>Lesson 06: a data set is shuffled without a seed. What does that cost you?
-# </summary>
-# You cannot repeat the run: each run sees the examples in a different order. Today it costs more.
-# </details>
-
-# %%
-# %load_ext distlab
-import distlab as dl
-
-dl.split_devices(1)
-dl.show("data set", "digits, part of distlab: nothing is downloaded")
-
-# %% [markdown]
-# (If you see *TensorFlow is already running*, restart the kernel and run from the top. The line
-# `%load_ext distlab` prepares worker processes in the background.)
-#
-# Here is one step on two workers, as a sketch. Each worker computes its gradients, and then both
-# add them up in an [all-reduce](../docs/glossary.md#all-reduce). The quicker worker waits there.
-
-# %%
-from distlab.course.figures.workers import draw_lanes, draw_readers
-
-one_step = {
-    "worker:0": [("computes", 2.0), ("waits", 1.0), ("all-reduce", 0.5), ("computes", 2.0)],
-    "worker:1": [("computes", 3.0), ("all-reduce", 0.5), ("computes", 2.0)],
-}
-draw_lanes(one_step, xlabel="time (a sketch, without a scale)")
-
-# %% [markdown]
-# ## Two processes
-#
-# `dl.LocalCluster` starts two workers. Each is a Python process with its own memory, its own
-# TensorFlow and its own process ID. The workers end when this notebook ends.
+# Here `dl.LocalCluster` starts two workers. A cell that begins with `%%workers` runs on both of
+# them, and `%%workers worker:1` runs it on one:
 
 # %%
 cluster = dl.LocalCluster(workers=2)
 dl.show("tasks", list(cluster.tasks))
-
-# %% [markdown]
-# The cluster prints the warning above because other machines can reach its workers' ports. The
-# section "Extra: Who else may listen", further down, explains it.
-#
-# `%%workers` runs a cell on both workers, not here. `%%workers worker:1` runs it on worker 1 only.
-# Each worker's output appears under its name, or once under both names if they print the same.
 
 # %%
 # %%workers worker:1
@@ -97,14 +68,9 @@ secret = 42
 print("secret" in globals())
 
 # %% [markdown]
-# In lesson 01 all replicas shared a process, so Python code saw all of them. Workers share no
-# memory: each has its own Python variables. To share a value, a worker must send it.
-#
-# ## Who is who: TF_CONFIG
-#
-# To send something, a worker needs the addresses of all workers, and its own place among them. It
-# reads both in the environment variable TF_CONFIG when it makes its strategy. The cluster has set
-# the variable here. (Ports differ from run to run, so this cell hides them.)
+# Workers share no memory, so they must send what the others need. Where the others are, and which
+# of them it is itself, a worker reads from the environment variable TF_CONFIG when it makes its
+# strategy:
 
 # %%
 import json
@@ -114,33 +80,41 @@ for task in cluster.tasks:
     print(re.sub(r":\d{5}", ":PORT", json.dumps(cluster.tf_config(task))))
 
 # %% [markdown]
-# TF_CONFIG has two parts:
+# The list under `cluster` is the same on every worker, in the same order, and only the `index`
+# differs. Worker 0 is the [chief](../docs/glossary.md#chief), which does what must be done once,
+# such as writing a file.
 #
-# - `cluster` lists the address of every [task](../docs/glossary.md#task), this one included. The
-#   list is **the same on every worker**, in the same order.
-# - `task` says which entry of the list this process is. **Only the index differs.**
-#
-# Worker 0 is the [chief](../docs/glossary.md#chief): it does what must be done once, such as
-# writing files. It also runs TensorFlow's coordination service, a server that records which workers
-# are connected. (A cluster may have a separate task of the type `chief`. That task then trains
-# too.)
-#
-# TensorFlow starts no other worker for you. If you set the first TF_CONFIG in a notebook and make
-# the strategy, it waits for the second worker for **an hour**. Its log names the missing worker:
+# TensorFlow starts no other worker for you. If you set the first TF_CONFIG in a terminal and run
+# your script there, making the strategy is already the first line that waits. It waits up to an
+# hour, and its log names the missing worker, but only at the level INFO, so set
+# `TF_CPP_MIN_LOG_LEVEL=0` to see it:
 #
 # ```
 # Waiting for 1/2 tasks to connect.
 # Example stragglers: /job:worker/replica:0/task:1
 # ```
 #
-# The line has the log level INFO. `TF_CPP_MIN_LOG_LEVEL=1` or more hides it, 0 shows it.
-# `dl.make_strategy("multi_worker")` waits five minutes, and its error names the missing worker.
+# > **Takeaway.** Every worker runs your whole script and reads the same list of workers. Only the
+# > index says which one it is, and nobody trains until all have started.
+#
+# <details><summary>Fine print</summary>
+#
+# In a terminal, `distlab launch --workers 2 train.py` sets TF_CONFIG and starts both workers. The
+# site's page "From your laptop to two machines" (`docs/two_machines.md`) continues from there, and
+# "Beyond one machine" (`docs/engines.md`) has Slurm, Kubernetes and Ray.
+# `dl.make_strategy("multi_worker")` waits five minutes instead of an hour, and its error names the
+# missing worker.
+#
+# The cluster printed a warning because any program that reaches the workers' ports can run code as
+# you. On a Linux machine that you share, write `dl.LocalCluster(workers=2, isolate=True)`, and keep
+# a real cluster in a network that only its own machines can reach.
+#
+# </details>
 #
 # ## The first all-reduce
 #
-# Each worker makes its strategy once, at its start. That is when the workers find each other. Then
-# worker 0 has 10, worker 1 has 20, and both ask for the sum. (`axis=None` adds up over the workers
-# only, and over no dimension of the values.)
+# Each worker makes its strategy once, at its start, and that's where the workers find each other.
+# Then worker 0 has 10, worker 1 has 20, and both ask for the sum:
 
 # %%
 # %%workers
@@ -153,295 +127,62 @@ total = strategy.reduce("SUM", mine, axis=None)
 print("worker", me, "of", strategy.num_replicas_in_sync, "has", mine.numpy(), "->", total.numpy())
 
 # %% [markdown]
-# Both workers have the sum. No worker collects it for all: both send, both receive, and both end
-# with the same number. Such an operation is a [collective](../docs/glossary.md#collective).
-# Remember: **an all-reduce returns only after every worker has called it.**
+# Neither of them collected the sum for the other one: both sent, both received, and both went on
+# with the same number. Such an operation is a [collective](../docs/glossary.md#collective), and the
+# rest of this lesson follows from one rule: **it returns only after every worker has called it.**
 #
-# ## The same variables
-#
-# Each worker draws three random numbers, without a seed. Then it makes a variable with these
-# numbers as first value, in the strategy's scope: see the folded cell.
+# Some collectives don't look like one. Next, each worker draws three random numbers without a seed,
+# and starts a variable from them in the strategy's scope. If the mean over both workers is a
+# worker's own value, then both have the same:
 
-# %% tags=["hide-input"]
+# %%
 # %%workers
 drawn = tf.random.normal([3])
 with strategy.scope():
     variable = tf.Variable(drawn)
-
-
-def all_have(value):
+for name, value in {"numbers drawn": drawn, "variables": variable.read_value()}.items():
     mean = strategy.reduce("MEAN", value, axis=None)
-    return bool(tf.reduce_all(tf.abs(mean - value) < 1e-6))
-
-
-# %% [markdown]
-# `all_have` compares by a collective: if the mean over both workers is this worker's own value,
-# then both have the same value.
-
-# %%
-# %%workers
-print("numbers drawn:", all_have(drawn))
-print("variables:    ", all_have(variable.read_value()))
+    print(f"{name} are equal:", bool(tf.reduce_all(tf.abs(mean - value) < 1e-6)))
 
 # %% [markdown]
-# Each process draws its own numbers. But a variable that you make in the scope starts with the
-# chief's value on all workers. So you need no seed for equal weights.
+# Both drew numbers of their own, and still their variables agree, because a variable that you make
+# in the scope starts with the chief's value everywhere. You don't need a seed for that, but you do
+# need all workers: one that makes a variable alone waits for the others.
 #
-# ## Who reads what
+# > **Takeaway.** A collective returns only after every worker has called it. The first to arrive
+# > waits there.
 #
-# From here on this notebook itself uses TensorFlow: for the data, and for one device to compare
-# with.
-
-# %% tags=["hide-input"]
-import tempfile
-import time
-from pathlib import Path
-
-import keras
-import numpy as np
-import tensorflow as tf
-
-tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU as exact as CPUs
-(digits,) = dl.load_dataset("digits", splits=["train[:325]"], batch_size=325)
-images, labels = next(digits.as_numpy_iterator())
-until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel
-folder = Path(until_the_end.name)
-
-# %% [markdown]
-# `cluster.run` calls a function on every worker and returns one result for each. The function is
-# **copied** to the worker, with every notebook variable and function that it uses, such as
-# `local_batches` in the next cell. Changes to a copy are lost. For a worker's own variable, such as
-# its `strategy`, the function says `from __main__ import strategy`.
-#
-# Our 32 examples are in four files of 8 lines. Line k of all 32 holds k, the index of an image in
-# `images`, so that we can follow it. Both workers run the same code. It names all four files, and
-# makes batches of 8: the [global batch](../docs/glossary.md#global-batch). Distributing the data
-# set gives each worker its part, and `auto_shard_policy` says how. (`experimental_local_results`
-# returns the part of this worker's own replicas, here one.)
-#
-# The folded cell writes the files and has three functions. `what_it_reads` returns this worker's
-# batches, and how often `map` was called. `counted_call` is what `map` calls: it stands for your
-# preprocessing, counts, and turns the line into a number. `local_batches` distributes a data set
-# and returns this worker's part of each batch.
-
-# %% tags=["hide-input"]
-files = [str(folder / f"part-{number}.txt") for number in range(4)]
-for number, file in enumerate(files):
-    Path(file).write_text("\n".join(str(8 * number + place) for place in range(8)))
-
-
-def what_it_reads(policy, files):
-    calls = []
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    lines = tf.data.TextLineDataset(files).map(lambda line: counted_call(line, calls))
-    read = local_batches(lines.batch(8).with_options(options))
-    return read, len(calls)
-
-
-def counted_call(line, calls):
-    def number_in(text):
-        calls.append(text)
-        return np.int32(text)
-
-    return tf.numpy_function(number_in, [line], tf.int32)
-
-
-def local_batches(data):
-    from __main__ import strategy  # the worker's own
-
-    local = []
-    for batch in strategy.experimental_distribute_dataset(data):
-        local.append(strategy.experimental_local_results(batch)[0])
-    return local
-
-
-# %% tags=["predict"]
-auto_guess = dl.predict(
-    "If you set no policy, you get AUTO. Which images, by index, are in the third global batch, "
-    "four from each worker?",
-    ["16 to 19 and 20 to 23", "16 to 19 and 24 to 27", "8 to 11 and 24 to 27"],
-)
-
-# %%
-read, calls = {}, {}
-for policy in ("AUTO", "DATA"):
-    of_workers = cluster.run(what_it_reads, policy, files)
-    read[policy] = [batches for batches, _ in of_workers]
-    calls[policy] = [count for _, count in of_workers]
-draw_readers(images[:32], read)
-
-# %% tags=["reveal"]
-first, second = (batches[2] for batches in read["AUTO"])
-auto_guess.reveal(
-    f"{first[0]} to {first[-1]} and {second[0]} to {second[-1]}",
-    {
-        "16 to 19 and 24 to 27": "AUTO means FILE here. Files are dealt out in turn: worker 0 has "
-        "files 0 and 2, and worker 1 has files 1 and 3. Each file gives its worker two batches.",
-        "16 to 19 and 20 to 23": "These would be one device's batches. AUTO sees files, and deals "
-        "out whole files.",
-        "8 to 11 and 24 to 27": "Each worker does open two files. But files are dealt out in turn, "
-        "like cards: the second one of worker 0 is file 2, not file 1.",
-    },
-)
-
-# %% [markdown] tags=["after-reveal"]
-# - `AUTO` sees files and deals out *files*: each worker opens two. The global batches are not those
-#   of one device.
-# - `DATA` lets both workers read everything, and each keeps its part of every batch. The global
-#   batches are those of one device.
-#
-# Data in memory has no files, so `AUTO` then means `DATA`. `dl.distribute` takes `DATA` unless you
-# choose differently. What does `DATA` cost?
-
-# %% tags=["after-reveal"]
-for policy, counts in calls.items():
-    dl.show(f"{policy}: calls of map on each worker", counts)
-
-# %% [markdown]
-# Under `DATA` **the whole pipeline runs on every worker**: reading, decoding, augmentation. Eight
-# workers decode each image eight times. If your preprocessing is slow, shard early instead: select
-# this worker's files before you read them. With
-# `strategy.distribute_datasets_from_function(make_data)` each worker calls your function and
-# reads only what it returns.
-#
-# Files can be dealt out only if there are at least as many as workers. What does the default `AUTO`
-# do with one file and two workers? `timeout_secs` limits how long we wait, and `cluster.waits`
-# tells where each worker was:
-
-
-# %% tags=["hide-input"]
-def reads_one_file(files):
-    try:
-        return local_batches(tf.data.TextLineDataset(files[:1]).batch(8))
-    except tf.errors.InvalidArgumentError as error:
-        print(re.search("Could not apply.* DATA or OFF", error.message)[0])
-
-
-try:
-    cluster.run(reads_one_file, files, timeout_secs=4)
-except TimeoutError as late:
-    for wait in cluster.waits(late):
-        print(wait)
-
-# %% [markdown]
-# The chief stops with an error, which names the cause and the cure. (TensorFlow's documentation
-# says that `AUTO` falls back to `DATA`. It does so only if it finds no reader of files in the data
-# set, such as `TFRecordDataset`. Files that `map` opens do not count.) Worker 1 gets no error, and
-# waits for the chief in a collective. So look into **every** worker's log when a job hangs: the
-# cause may be in only one of them.
-#
-# ## A shuffle on two workers
-#
-# A worker that was stopped while it waited cannot be used again, so we start both again.
-#
-# Under `DATA` each worker shuffles the whole data set, and keeps its part of what *it* shuffled.
-# Without a seed each worker draws its own order. (The function below gives each worker its own
-# fixed seed in that case, so that the picture is the same in each run.)
-
-# %%
-cluster.restart()
-
-# %%
-# %%workers
-import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-
-
-# %%
-def what_it_reads_shuffled(seed):
-    from __main__ import strategy
-
-    if seed is None:
-        seed = 100 + strategy.cluster_resolver.task_id
-    return local_batches(tf.data.Dataset.range(32).shuffle(32, seed=seed).batch(8))
-
-
-# %% tags=["predict"]
-lost_guess = dl.predict(
-    "Both workers shuffle without a common seed. How many of the 32 images does at least one "
-    "worker train on?",
-    unit="images",
-)
-
-# %%
-shuffled = {
-    "shuffle(32)": cluster.run(what_it_reads_shuffled, None),
-    "shuffle(32, seed=1)": cluster.run(what_it_reads_shuffled, 1),
-}
-draw_readers(images[:32], shuffled)
-
-# %% tags=["reveal"]
-read_by_some = {int(n) for worker in shuffled["shuffle(32)"] for batch in worker for n in batch}
-lost_guess.reveal(
-    len(read_by_some),
-    {
-        24: "Each worker misses half of the images, so both miss an image with probability 1/4. "
-        "That is 8 of 32 on average, and 9 with these seeds.",
-        32: "That needs one common order, of which the workers take different halves. Here there "
-        "are two orders.",
-        16: "Then both workers would have picked the very same half.",
-    },
-    within=3,
-)
-
-# %% [markdown] tags=["after-reveal"]
-# Each worker takes half of a *different* order. So about a quarter of the images is trained
-# on twice, and about a quarter by no worker. You get no error, the loss looks normal, and every
-# epoch loses different examples. The cure is `seed=`, the same on all workers. (TensorFlow also
-# mixes in the seed of `tf.random.set_seed`. So that seed must be equal everywhere, or set nowhere.)
-#
-# This happens under `DATA`, and with a `shard` of your own *after* an unseeded shuffle. If files
-# are dealt out, each worker shuffles its own examples, and none is lost.
-
-# %% [markdown]
 # ## The loop
 #
-# Now we train on all 325 digits, in global batches of 20. The last batch has 5. As in lesson 03 the
-# model is one layer. Plain `fit` on one device, in this notebook, is what we compare with: see the
-# folded cell. (The seed in `build` is for this comparison only.)
-
-# %% tags=["hide-input"]
-GLOBAL_BATCH = 20
-
-
-def batches(size):
-    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(size)
-
-
-def build():
-    dl.set_seed(1)
-    layers = [keras.layers.Flatten(), keras.layers.Dense(10)]
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.2), loss=loss, metrics=["accuracy"])
-    return model
-
-
-one = build()
-logs_of_one = one.fit(batches(GLOBAL_BATCH), shuffle=False, verbose=0).history
-dl.show("steps of one device", len(batches(GLOBAL_BATCH)))
-
-# %% [markdown]
-# The loop is that of lesson 03: `strategy.run` takes a step on each replica, and the optimizer adds
-# up the gradients of all workers. The count of examples is summed over all workers too, so each
-# example weighs the same even in a partial batch. (`autograph=False` skips the translation of
-# Python's `if` and `for`, because this step has none.)
+# Now both workers train on 325 digits, in global batches of 20. The model is a single layer, and
+# plain `fit` on one device says what should come out.
 
 # %%
-each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+import time
+
+import keras
+import tensorflow as tf
+
+folder = runs.temporary_folder()  # removed with the kernel
+logs_of_one, weights_of_one = runs.fit_on_one_device()
+
+# %% [markdown]
+# The loop is that of lesson 03: `strategy.run` takes a step on each replica, and the optimizer sums
+# the gradients of all workers. Each loss is divided by the number of examples on *all* workers, so
+# every example weighs the same, even in a partial batch. `shares` notes how many examples this
+# worker took in each step:
 
 
-def train(batch_size):
-    from __main__ import strategy
+# %%
+def train(batch_size, examples=325):
+    from __main__ import strategy  # the worker's own
 
     with strategy.scope():
-        model = build()
+        model = runs.build()
 
     def replica_step(x, y):
         with tf.GradientTape() as tape:
-            losses = each_loss(y, model(x, training=True))
+            losses = runs.each_loss(y, model(x, training=True))
             mine = tf.cast(tf.size(losses), tf.float32)
             count = tf.distribute.get_replica_context().all_reduce("SUM", mine)
             loss = tf.reduce_sum(losses) / count
@@ -449,77 +190,140 @@ def train(batch_size):
         model.optimizer.apply(tape.gradient(loss, weights), weights)
 
     step = tf.function(lambda batch: strategy.run(replica_step, args=batch), autograph=False)
-    for batch in strategy.experimental_distribute_dataset(batches(batch_size)):
+    shares = []
+    for batch in strategy.experimental_distribute_dataset(runs.batches(batch_size, examples)):
         step(batch)
-    return {"weights": model.get_weights(), "steps": int(model.optimizer.iterations.numpy())}
+        shares.append(len(strategy.experimental_local_results(batch[1])[0]))
+    return {"weights": model.get_weights(), "shares": shares}
 
 
 # %% [markdown]
-# You want 10 examples on each worker, and call `train(10)`, which batches the data by 10.
+# `cluster.run` copies a function to every worker, calls it there, and returns one result for each.
+# You'd like 10 examples on each worker, so you call `train(10)`, which batches the data by 10.
 
 # %% tags=["predict"]
-steps_guess = dl.predict("How many steps does `train(10)` take on 325 digits?", unit="steps")
+share_guess = dl.predict(
+    "Two workers, and data in batches of 10. How many examples does each worker take in a step?",
+    ["5, its half of the batch", "10, a batch of its own", "10, the same as the other worker"],
+)
 
 # %%
 ten, _ = cluster.run(train, 10)
-dl.show("steps", ten["steps"])
+dl.show("worker:0 takes", ten["shares"][0])
 
 # %% tags=["reveal"]
-steps_guess.reveal(
-    ten["steps"],
+share_guess.reveal(
+    "5, its half of the batch" if ten["shares"][0] == 5 else "10, a batch of its own",
     {
-        33: "325 / 10, rounded up: the batch of 10 is the global batch, and each worker takes 5"
-        " of it.",
-        17: "That is 325 / 20, if each worker took 10 of a batch of 20. But the data was batched "
-        "by 10, and each worker took 5.",
-        16: "That is 325 / 20, rounded down. The data was batched by 10, so each worker took 5, "
-        "and the last batch counts as a step too.",
+        "5, its half of the batch": "What you distribute is a global batch, and each worker takes "
+        "its part of it.",
+        "10, a batch of its own": "It would if each worker had a data set of its own. Here both "
+        "distribute the same one, so they share each batch.",
+        "10, the same as the other worker": "Without any sharding that's what would happen, and "
+        "both would compute the same gradient. A distributed data set gives each worker its part.",
     },
 )
 
-
 # %% [markdown] tags=["after-reveal"]
-# What you distribute is batched by the **global** size. Each worker takes its share of it: here 5
-# of 10. Nothing crashed, yet this run had half of the intended batch. With the right size the
-# workers take one device's steps:
-
+# So batch the data by the **global** size. Nothing crashed here, yet this run trained with half of
+# the batch that you wanted. With batches of 20, both workers end with the weights of a single
+# device. We also train without the last four digits, so that the last batch holds a single one:
 
 # %% tags=["after-reveal"]
-def apart(weights):
-    pairs = zip(weights, one.get_weights(), strict=True)
-    return max(np.abs(ours - theirs).max() for ours, theirs in pairs)
+for worker in cluster.run(train, 20):
+    difference = runs.max_difference(worker["weights"], weights_of_one)
+    dl.show("max difference to one device", difference, below=1e-6)
+fewer = [worker["shares"] for worker in cluster.run(train, 20, 321)]
+dl.show("steps with 321 digits", [len(shares) for shares in fewer])
+dl.show("in the last step", [shares[-1] for shares in fewer])
 
-
-right, other = cluster.run(train, GLOBAL_BATCH)
-dl.show("steps", right["steps"], expected=17)
-dl.show("weights apart from one device's by", apart(right["weights"]), below=1e-6)
-dl.show("those of worker:1 from one device's", apart(other["weights"]), below=1e-6)
+# %% [markdown] tags=["after-reveal"]
+# With 321 digits, worker 1 has nothing left for the last step and takes it all the same, because
+# its all-reduce is needed. A distributed data set makes all workers take equally many steps.
+#
+# > **Takeaway.** Batch by the global size, and loop over a distributed data set. Then nobody is
+# > missing in the last step, and the weights are those of a single device.
+#
+# <details><summary>Fine print</summary>
+#
+# If you add workers and keep 10 examples on each, the global batch grows, and the learning rate
+# needs a new choice: see `dl.plan_batch`. A `shuffle` needs the same seed on all workers here,
+# because otherwise some examples are trained twice and others never. A data set from
+# `distribute_datasets_from_function` takes equally many steps, too.
+#
+# </details>
 
 # %% [markdown]
-# If you add workers and keep 10 examples on each, the global batch grows. Then the learning rate
-# needs a new choice too. `dl.plan_batch` computes the batch, and suggests a rate by the rule that
-# you name.
+# ## One file too few
 #
-# ### Why all workers take equally many steps
-#
-# A batch of 5 gives shares of 3 and 2. With 321 digits the last batch has one digit:
+# Before it takes a step, a worker needs data. If a data set reads files, TensorFlow deals out whole
+# files to the workers unless you choose otherwise, and [lesson 05](05_input_pipelines.ipynb) has
+# all the policies. Here two workers read one file. `timeout_secs` limits how long we wait, and
+# `cluster.waits` says where each worker was when the time was over.
 
 
 # %%
-def shares(examples):
-    batches = local_batches(tf.data.Dataset.range(examples).batch(GLOBAL_BATCH))
-    return len(batches), len(batches[-1])
+def read_one_file(file):
+    from __main__ import strategy
+
+    data = strategy.experimental_distribute_dataset(tf.data.TextLineDataset([file]).batch(8))
+    try:
+        return len(list(data))
+    except tf.errors.InvalidArgumentError as error:
+        print(re.search("Could not apply.* DATA or OFF", error.message)[0])
 
 
-for examples in (325, 321):
-    steps, last = zip(*cluster.run(shares, examples), strict=True)
-    dl.show(f"{examples} digits", {"steps": steps, "in the last one": last})
+# %% tags=["predict"]
+file_guess = dl.predict(
+    "One file, two workers. What do they do?",
+    [
+        "both read the file and share its lines",
+        "both stop with an error",
+        "one reads the file, and the other has no data and finishes",
+        "one stops with an error, and the other waits",
+    ],
+)
+
+# %%
+try:
+    cluster.run(read_one_file, runs.write_a_file(folder), timeout_secs=4)
+except TimeoutError as late:
+    waits = cluster.waits(late)
+print(*waits, sep="\n")
+
+# %% tags=["reveal"]
+at_file = [wait.task for wait in waits if not wait.is_over]
+file_guess.reveal(
+    "one stops with an error, and the other waits"
+    if len(at_file) == 1
+    else "both read the file and share its lines",
+    {
+        "one stops with an error, and the other waits": "The chief has the only file and finds out "
+        "that there are too few. Worker 1 has none, and waits for a worker that's gone.",
+        "both read the file and share its lines": "They would under the policy `DATA`. The default "
+        "sees files, and deals out nothing smaller.",
+        "both stop with an error": "That would be a friendly end. Only the worker with a file "
+        "raises the error, and nobody tells the other one.",
+        "one reads the file, and the other has no data and finishes": "Then they'd take different "
+        "numbers of steps, which a distributed data set never allows. It asks all workers whether "
+        "any of them has data, and one of them has left.",
+    },
+)
+
+# %% [markdown] tags=["after-reveal"]
+# The error names the cause and the cure: choose the policy `DATA`, or write at least as many files
+# as there are workers. But it's in one log only, and in the process that hangs you'd see nothing.
+# Worker 1 got no error at all, and waits in a collective for a chief that never comes back.
+#
+# > **Takeaway.** When a job hangs, read every worker's log. The cause may be in only one of them.
 
 # %% [markdown]
-# Worker 1 gets nothing, and still takes the step. A distributed data set makes **all workers take
-# equally many steps**. A plain `tf.data` loop over your own share does not. Suppose that worker 0
-# has 3 batches and worker 1 has 2, in each of two epochs. In every step both add up a number that
-# names epoch and step, such as 12 for epoch 1, step 2. Each worker writes down the sums it gets:
+# ## One batch too many
+#
+# A plain loop over each worker's own batches doesn't promise equal steps. Let worker 0 have three
+# batches and worker 1 only two, in each of two epochs. In every step they sum a number that names
+# epoch and step, such as 12 for epoch 1 and step 2, so a right sum is twice that number. A worker
+# that was stopped while it waited can't be used again, so `begin_again` starts both again.
 
 
 # %%
@@ -527,133 +331,90 @@ def two_epochs(folder):
     from __main__ import strategy
 
     me = strategy.cluster_resolver.task_id
-    with Path(folder, f"sums-{me}.txt").open("w") as file:
+    with (folder / f"sums-{me}.txt").open("w") as file:
         for epoch in (1, 2):
             for step in range(1, 4 if me == 0 else 3):
                 total = strategy.reduce("SUM", 10.0 * epoch + step, axis=None)
                 print(f"{10 * epoch + step} -> {float(total):g}", file=file, flush=True)
 
 
+runs.begin_again(cluster)
+
 # %% tags=["predict"]
 unequal_guess = dl.predict(
-    "Worker 0 wants to take 6 steps, worker 1 wants to take 4. Where does worker 0 stop?",
-    [
-        "in step 3 of epoch 1, where worker 1 has no batch",
-        "in step 2 of epoch 2",
-        "in step 3 of epoch 2",
-        "nowhere: a missing batch counts as 0",
-    ],
+    "In step 3 of epoch 1, worker 1 has no batch left. What does worker 0 get for its 13?",
+    ["an error", "a hang, there and then", "a wrong sum", "13, because nothing counts as 0"],
 )
 
 # %%
 try:
-    cluster.run(two_epochs, str(folder), timeout_secs=5)
+    cluster.run(two_epochs, folder, timeout_secs=5)
 except TimeoutError as late:
-    for wait in cluster.waits(late):
-        print(wait)
+    print(*cluster.waits(late), sep="\n")
 sums = [(folder / f"sums-{me}.txt").read_text().splitlines() for me in (0, 1)]
 for task, lines in zip(cluster.tasks, sums, strict=True):
     dl.show(f"{task}: its number -> the sum", lines)
 
 # %% tags=["reveal"]
 unequal_guess.reveal(
+    "a hang, there and then"
+    if len(sums[0]) < 3
+    else "13, because nothing counts as 0"
+    if sums[0][2].endswith(" 13")
+    else "a wrong sum",
     {
-        2: "in step 3 of epoch 1, where worker 1 has no batch",
-        4: "in step 2 of epoch 2",
-        5: "in step 3 of epoch 2",
-    }.get(len(sums[0]), "nowhere: a missing batch counts as 0"),
-    {
-        "in step 2 of epoch 2": "Worker 1 takes part in four sums. For worker 0 these are the "
-        "three of epoch 1 and the first of epoch 2. The fifth sum has no partner.",
-        "in step 3 of epoch 1, where worker 1 has no batch": "There worker 1 is in epoch 2. Its "
-        "next sum meets the third one of worker 0: 13 + 21 = 34.",
-        "in step 3 of epoch 2": "Worker 1 takes part in 4 sums, so worker 0 ends no fifth one. Its "
-        "fifth one is step 2 of epoch 2.",
-        "nowhere: a missing batch counts as 0": "Nothing counts as 0. A sum ends when both workers "
-        "have begun it.",
+        "a wrong sum": "Worker 1 has gone on to epoch 2, and its next sum is the partner that "
+        "worker 0 was waiting for. Nobody complains.",
+        "an error": "You'd get one if a collective knew to which step it belongs. TensorFlow "
+        "compares shapes and types, and those agree.",
+        "a hang, there and then": "It would hang there if worker 1 had stopped after its two "
+        "batches. Worker 1 goes on to the next epoch, though, so the hang comes later.",
+        "13, because nothing counts as 0": "Then a collective would have to know that worker 1 has "
+        "no batch. It knows nothing of batches, and waits for a number.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# Collectives have no names: **only their order counts.** The third sum of worker 0 met the first
-# step of worker 1's second epoch, without an error, and gave 34 to both. From there on both add up
-# numbers that do not belong together. The hang comes later, when worker 1 has finished. So a run
-# that hangs in its last epoch may have been wrong since its first one. (In our tests TensorFlow
-# raised an error if shapes or types differed.) The full rule: all workers reach the same
-# collectives, in the same order. We start the workers again.
-
-# %%
-cluster.restart()
-
-# %%
-# %%workers
-import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
+# **Collectives have no names, so only their order counts.** When worker 0 asked for its third sum,
+# worker 1 was already in the next epoch, and TensorFlow summed the two numbers without complaint.
+# It's like a shirt that you button one hole too low: every button finds a hole, and you notice only
+# at the collar. From the third step on, both workers sum numbers that don't belong together, and
+# the hang comes when worker 1 has finished. So a run that hangs in its last epoch may have been
+# wrong since its first.
+#
+# So let a distributed data set count the steps, or give every worker the same number of steps
+# yourself.
+#
+# > **Takeaway.** All workers must reach the same collectives, in the same order. One step too many
+# > gives you wrong sums first, and a hang much later.
+#
+# <details><summary>Fine print</summary>
+#
+# In our tests TensorFlow raised an error if the two shapes or types differed, but the gradients of
+# the next step have the shapes of this one's.
+#
+# </details>
 
 # %% [markdown]
-# ## The same with fit
+# ## A line under the wrong if
 #
-# Keras's own `fit` crashes under this strategy
-# ([keras#20585](https://github.com/keras-team/keras/issues/20585)). `fit` of a model from
-# `dl.distribute` works. It counts examples as above, takes `DATA`, and raises an error if a shuffle
-# has no seed.
+# At the end of an epoch, the chief writes down the mean loss of both workers, and the other worker
+# waits until the file is there:
 
 
 # %%
-def fit_on_workers(path):
+def end_of_epoch(path, losses):
     from __main__ import strategy
 
-    model = dl.distribute(build, strategy)
-    history = model.fit(batches(GLOBAL_BATCH), shuffle=False, verbose=0).history
-    model.save(path)
-    return {"weights": model.get_weights(), "logs": history}
-
-
-fitted = cluster.run(fit_on_workers, folder / "model.keras")
-dl.show("weights apart from one device's by", apart(fitted[0]["weights"]), below=1e-6)
-dl.show("logs equal on both workers", fitted[0]["logs"] == fitted[1]["logs"])
-for name, values in fitted[0]["logs"].items():
-    dl.show(name, values, expected=logs_of_one[name])
-
-# %% [markdown]
-# Each worker saw half of the examples, and both log the loss of *all* examples. So a callback that
-# decides by the logged loss decides the same on both workers.
-#
-# ## Save from many
-#
-# Both workers called `model.save(path)` above, with the same path. There is one file:
-
-# %%
-dl.show("files", [file.name for file in sorted(folder.glob("*model*"))])
-loaded = keras.saving.load_model(folder / "model.keras")
-dl.show("weights apart from one device's by", apart(loaded.get_weights()), below=1e-6)
-
-# %% [markdown]
-# `dl.distribute` did what lesson 08 does by hand. The chief writes to `path`. The other worker
-# writes to a temporary folder, which is then removed. Why does it write at all? A variable can have
-# its own value on each worker, such as the count in a metric. **Reading such a variable is a
-# collective**, and saving it reads it. (Keras saves no metrics, so this file needed no collective.
-# But a checkpoint or a layer of yours may hold such a count.) So all workers save, and
-# `dl.distribute` lets them wait for each other.
-#
-# ## A hang, diagnosed
-#
-# At the end of an epoch the chief writes down the mean loss of both workers. The other worker waits
-# until the file is there:
-
-
-# %%
-def end_of_epoch(path, loss):
-    from __main__ import strategy
-
-    path = Path(path)
-    if strategy.cluster_resolver.task_id == 0:
-        mean = strategy.reduce("MEAN", loss, axis=None)
+    me = strategy.cluster_resolver.task_id
+    if me == 0:
+        mean = strategy.reduce("MEAN", losses[me], axis=None)
         path.write_text(str(float(mean)))
     while not path.exists():
         time.sleep(0.1)
 
+
+runs.begin_again(cluster)
 
 # %% tags=["predict"]
 waits_guess = dl.predict(
@@ -662,269 +423,183 @@ waits_guess = dl.predict(
 )
 
 # %%
-LIMIT_SECS = 5.0
 try:
-    cluster.run(end_of_epoch, folder / "loss.txt", 1.0, timeout_secs=LIMIT_SECS)
+    cluster.run(end_of_epoch, folder / "mean.txt", [1.0, 3.0], timeout_secs=5)
 except TimeoutError as late:
     waits = cluster.waits(late)
-for wait in waits:
-    print(wait)
+print(*waits, sep="\n")
 
 # %% tags=["reveal"]
 waiting = [wait.task for wait in waits if not wait.is_over]
 waits_guess.reveal(
     "both" if len(waiting) == 2 else "".join(waiting) or "neither",
     {
-        "both": "Worker 0 needs a `reduce` of worker 1. Worker 1 needs the file, which worker 0 "
+        "both": "Worker 0 needs a `reduce` of worker 1, and worker 1 needs the file that worker 0 "
         "writes after its `reduce`.",
-        "neither": "`reduce` does not fetch the loss of worker 1. It waits until worker 1 calls "
-        "`reduce` too, and worker 1 never does.",
-        "worker:0": "Worker 0 does wait in `reduce`. So it never writes the file, and worker 1 "
-        "waits for that file.",
-        "worker:1": "Worker 1 does wait for the file. It is missing because worker 0 waits, too: "
-        "its `reduce` needs worker 1.",
+        "neither": "That would be so if `reduce` could fetch the loss of worker 1. It waits until "
+        "worker 1 calls `reduce` too, and worker 1 never does.",
+        "worker:0": "It would be alone if worker 1 needed nothing. Worker 1 waits for the file, "
+        "and worker 0, which waits in `reduce`, never writes it.",
+        "worker:1": "It would be alone if worker 0 had gone on without writing. But worker 0 "
+        "doesn't get past its `reduce`, which needs worker 1.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# Here are both workers as two lanes, drawn from what we saw at the time limit:
-
-# %% tags=["after-reveal"]
-hang = {wait.task: [("waits", LIMIT_SECS, wait.code)] for wait in waits}
-draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
-
-# %% [markdown] tags=["after-reveal"]
-# Each waits for the other one. `reduce` cannot fetch a value from a worker that runs different
-# code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
-# it, and both processes look alive. So **every worker must reach every collective.** Under `if` you
-# put only what needs no collective: printing, or writing a number that the chief already has.
-# Saving may need one, so all workers save.
-#
-# `cluster.waits` is ours. In a script of your own, Python's `faulthandler` prints the line in which
-# each thread is after some seconds. The folded cell writes a script, `hang.py`. It calls
-# `faulthandler.dump_traceback_later(4)`, then the same function, and gives up after 8 seconds.
-
-# %% tags=["hide-input"]
-script = """
-import faulthandler, os, threading, time
-from pathlib import Path
-
-import distlab as dl
-
-strategy = dl.make_strategy("multi_worker")
-
-
-def end_of_epoch(path, loss):
-    if strategy.cluster_resolver.task_id == 0:
-        mean = strategy.reduce("MEAN", loss, axis=None)
-        path.write_text(str(float(mean)))
-    while not path.exists():
-        time.sleep(0.1)
-
-
-faulthandler.dump_traceback_later(4)  # after 4 seconds: where is this process?
-threading.Timer(8, os._exit, [1]).start()  # after 8 seconds: give up
-end_of_epoch(Path("mean.txt"), 1.0)
-"""
-written = (folder / "hang.py").write_text(script)
-
-# %%
-from distlab.course.runs.script_runs import launch_here
-
-hung = launch_here("--workers", "2", "hang.py", folder=folder)
-stacks = {line for line in hung.errors.splitlines() if "hang.py" in line and " in " in line}
-print(*sorted(line.replace(f"{folder}/", "") for line in stacks), sep="\n")
-dl.show("exit code", hung.exit_code)
-
-# %% [markdown]
-# The cell prints only the lines that name `hang.py`. (The full output starts inside TensorFlow.
-# There, look for the first line of each stack that names your own file: Python prints the most
-# recent call first.) Worker 0 is in line 12, which calls `reduce`. Worker 1 is in line 15, the
-# `sleep` in the `while` loop. If the script already hangs and has no `faulthandler`, install py-spy
-# on each worker's machine, and ask the process from outside:
-#
-# ```
-# py-spy dump --pid PROCESS_ID
-# ```
-#
-# <details><summary>Time limits in plain TensorFlow</summary>
-#
-# `cluster.run(..., timeout_secs=...)` and `cluster.waits` are ours. In your own script you can give
-# collectives a limit:
+# Each waits for the other, and without our time limit they'd wait until you stop them, while both
+# processes look alive. A `reduce` can't fetch a value from a worker that runs different code, so
+# **every worker must reach every collective**. Keep them all out of an `if` that can differ between
+# workers, and put only what needs none under `if me == 0`, such as printing, or writing a number
+# that the chief already has:
 #
 # ```python
-# options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=120)
-# strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+# mean = strategy.reduce("MEAN", losses[me], axis=None)  # on both workers
+# if me == 0:
+#     path.write_text(str(float(mean)))
 # ```
 #
-# A collective that takes longer then raises `DeadlineExceededError` on the worker that waits. Use
-# it to debug only: each collective starts a thread that lives as long as the limit. With a limit of
-# 120 seconds and 10 collectives a second, those are 1,200 threads. The same options choose the
-# transport: `NCCL`, NVIDIA's library for all-reduce between GPUs, or `RING`, TensorFlow's own
-# [ring](../docs/glossary.md#ring). Two workers on one GPU cannot use NCCL.
+# `cluster.waits` is ours, so what do you do in a script of your own? Python's `faulthandler` prints
+# the stack of every thread when a time is over. Write this before the part that may hang:
 #
-# Heartbeats do not find this hang. By its [heartbeats](../docs/glossary.md#heartbeat) each worker
-# tells the chief's coordination service that its *process* is alive, and both processes are. A
-# missing heartbeat reveals a *dead* process: see [lesson 11](11_fault_tolerance.ipynb).
+# ```python
+# import faulthandler
+#
+# faulthandler.dump_traceback_later(600)  # seconds
+# ```
+#
+# We put it into a script with our `end_of_epoch` and start two workers. In each stack, look for the
+# first line that names your own file, because Python prints the most recent call first, and the
+# lines above it are TensorFlow's:
+
+# %% tags=["after-reveal"]
+print(*runs.stacks_of_a_hang(), sep="\n")
+
+# %% [markdown] tags=["after-reveal"]
+# Worker 0 waits in a collective, and worker 1 is elsewhere, so worker 1's line shows what keeps it
+# away. If a script already hangs and has no `faulthandler`, ask each process from outside with
+# `py-spy dump --pid PROCESS_ID`.
+#
+# > **Takeaway.** In a hang, compare the stacks of all workers, and look for the worker that isn't
+# > in a collective. It's the one for which the others wait.
+#
+# <details><summary>Fine print</summary>
+#
+# TensorFlow doesn't find this hang by itself, because a worker's
+# [heartbeats](../docs/glossary.md#heartbeat) only say that its *process* is alive. With
+# [CommunicationOptions][options]`(timeout_seconds=120)`, a worker that waits longer in a collective
+# gets a `DeadlineExceededError`. Use that for debugging only, since each collective then starts a
+# thread that lives as long as the limit.
+#
+# [options]: https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions
+#
 # </details>
 
 # %% [markdown]
-# In the repaired function `reduce` is outside of the `if`. Worker 0 has a loss of 1, and worker 1 a
-# loss of 3. First we start the workers again.
+# ## Save from many
+#
+# Writing a file looks like a job for the chief alone. But a variable can have a value of its own on
+# each worker, such as the count in a metric, and **reading such a variable is a collective**, so a
+# chief that saves it alone waits. That's why all workers save: the chief to the path, and every
+# other worker to a temporary folder that it then removes.
+#
+# For a Keras model you needn't write that, nor the loop. `fit` of a model from `dl.distribute`
+# counts examples as above, and its `save` lets every worker take part:
 
 
 # %%
-def end_of_epoch_for_all(path, losses):
+def fit_on_workers(path):
     from __main__ import strategy
 
-    me = strategy.cluster_resolver.task_id
-    total = strategy.reduce("SUM", losses[f"worker:{me}"], axis=None)
-    if me == 0:
-        Path(path).write_text(f"mean {float(total) / len(losses)}")
-    return total
+    model = dl.distribute(runs.build, strategy)
+    logs = model.fit(runs.batches(20), shuffle=False, verbose=0).history
+    model.save(path)
+    return logs
 
 
-cluster.restart()
-
-# %%
-# %%workers
-import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-
-# %%
-losses = {"worker:0": 1.0, "worker:1": 3.0}
-summed = cluster.run(end_of_epoch_for_all, folder / "loss.txt", losses, timeout_secs=30)
-dl.show("both have the sum of 1 and 3", summed)
-dl.show("in the file", (folder / "loss.txt").read_text())
+runs.begin_again(cluster)
+fitted = cluster.run(fit_on_workers, folder / "model.keras")
+dl.show("logs equal on both workers", fitted[0] == fitted[1])
+dl.show("loss", fitted[0]["loss"], expected=logs_of_one["loss"])
+loaded = keras.saving.load_model(folder / "model.keras")
+difference = runs.max_difference(loaded.get_weights(), weights_of_one)
+dl.show("max difference to one device", difference, below=1e-6)
 
 # %% [markdown]
-# <details><summary>In plain TensorFlow</summary>
+# Both workers saved to the same path, and the file is whole. Both also log the loss of *all*
+# examples, although each saw only half, so a callback that decides by the logged loss, such as
+# early stopping, decides the same on both.
 #
-# | here | without distlab |
+# So workers meet in more places than it seems at first:
+#
+# | line | every worker waits there for |
 # |---|---|
-# | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
-# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, made first |
-# | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
-# | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
+# | making the strategy | all workers to start |
+# | making a variable in the scope | the chief's first value |
+# | the next batch of a distributed data set | each worker to say whether it has data |
+# | `reduce`, `all_reduce`, an optimizer's step | each worker's numbers |
+# | reading or saving a metric or another count | each worker's part |
+#
+# > **Takeaway.** Saving can be a collective, so all workers save. Only the place to which they
+# > write may differ.
+#
+# <details><summary>Fine print</summary>
+#
+# Keras's own `fit` [crashes under this
+# strategy](https://github.com/keras-team/keras/issues/20585). Keras saves no metrics, so the file
+# above needed no collective, but a checkpoint or a layer of yours may hold such a count.
+#
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# **PyTorch:** `torchrun --nproc-per-node 2 train.py` starts the processes and sets `RANK`,
-# `WORLD_SIZE` and `MASTER_ADDR` in place of TF_CONFIG. `init_process_group` joins them,
-# `DistributedDataParallel` averages the gradients in the backward pass, and `DistributedSampler`
-# gives each process its part of the data. A `DataLoader`'s batch size is that of one process.
-# Collectives match by their order, as here. **JAX:** `jax.distributed.initialize()` joins the
-# processes. Afterwards each process runs the same program over a mesh of all devices, and each
-# must run the same computations in the same order.
+# In PyTorch, `torchrun --nproc-per-node 2 train.py` starts the processes and sets `RANK`,
+# `WORLD_SIZE` and `MASTER_ADDR` in place of TF_CONFIG, and `init_process_group` joins them. In JAX,
+# `jax.distributed.initialize()` joins the processes. In both, collectives match by their order, as
+# here, but a PyTorch `DataLoader`'s batch size is that of one process.
+#
 # </details>
 #
-# ## Extra: Who else may listen
-#
-# Now to the warning at the start of the cluster. For its collectives each worker runs a server.
-# TensorFlow's server listens on **every network interface, without a password**, whatever address
-# TF_CONFIG names. Any program that reaches the port can run code as you. So:
-#
-# - run workers in a network that you trust, behind a firewall, and never on a public address;
-# - on a shared machine use `dl.LocalCluster(workers=2, isolate=True)`. On Linux the workers then
-#   have their own network, which only they can reach.
-#
-# ## Extra: Take it along
-#
-# Your own training is a script, and the program that starts it sets TF_CONFIG. The folded cell
-# writes `train.py`, which makes the strategy and adds up a 1 from each worker:
-
-# %% tags=["hide-input"]
-script = """
-import distlab as dl
-
-strategy = dl.make_strategy("multi_worker")
-total = strategy.reduce("SUM", 1.0, axis=None)
-print("one of", int(total))
-"""
-Path(folder, "train.py").write_text(script)
-dl.show("lines", len(script.splitlines()) - 1)
-
-# %% [markdown]
-# In a terminal you type `distlab launch --workers 2 train.py`. `launch_here` does the same from a
-# notebook:
-
-# %%
-launched = launch_here("--workers", "2", "train.py", folder=folder)
-print(*launched.lines_with("one of"), sep="\n")
-dl.show("exit code", launched.exit_code)
-
-# %% [markdown]
-# Every line names the worker that printed it. On several machines a batch system starts the
-# workers, and the script does not change:
-#
-# - **Slurm** (`srun`): `dl.make_strategy("multi_worker")` reads Slurm's variables.
-# - **Kubernetes**: Kubeflow's TFJob sets TF_CONFIG in every pod.
-# - **Ray Train**: `TensorflowTrainer` sets it on every worker.
-#
-# The page "Beyond one machine" of the site and of the repository (`docs/engines.md`) has an example
-# of each.
-
-# %%
-cluster.close()
-
-# %% [markdown]
 # ## Check yourself
 #
-# <details><summary>1. Four workers. In what do their TF_CONFIGs differ?</summary>
-# Only in the index of the task, 0 to 3.
+# <details><summary>1. A script hangs at the end of its last epoch, and only there. What is likely,
+# and do you keep the weights?</summary>
+#
+# One worker probably has a batch more than the others, because its loop goes over a plain data set.
+# In earlier epochs the extra step may have met a step of the next epoch, so don't trust the
+# weights.
+#
 # </details>
 #
-# <details><summary>2. Four workers, 32 examples on each in a step. What is the batch size of the
-# data set that you distribute?</summary>
-# 128, the global batch. Distributing it gives each worker
-# its 32.
-# </details>
-#
-# <details><summary>3. Two workers are a little less accurate than one device, with the same global
-# batch. The data set is shuffled. What do you check first?</summary>
-# The seed of the shuffle.
-# Without a common seed about a quarter of the examples is read by no worker in an epoch, and about
-# a quarter is read twice.
-# </details>
-#
-# <details><summary>4. A script hangs at the end of its last epoch, and only there. What is likely?
+# <details><summary>2. <code>if chief: print(strategy.reduce(...))</code> doesn't hang. Is it right?
 # </summary>
-# One worker has a batch more than the other workers: its loop goes over a plain data set that you
-# shared out yourself. In earlier epochs the extra step may have met a step of the next epoch,
-# silently.
+#
+# No. The chief's <code>reduce</code> may have met a later collective of the other workers, and then
+# all of them have a wrong number.
+#
 # </details>
 #
-# <details><summary>5. <code>if chief: print(strategy.reduce(...))</code> does not hang. Is it
-# right?</summary>
-# No. The chief's <code>reduce</code> may have met a later collective of the other
-# workers. Then all of them have a wrong number.
-# </details>
+# <details><summary>3. Your job on 8 workers reads 4 files and hangs at its first batch. Which logs
+# do you read?</summary>
 #
-# <details><summary>6. Your job on 8 workers reads 4 files and hangs at its first batch. Why?
-# </summary>
-# AUTO deals out files, and there are fewer files than workers. Some workers have raised an error,
-# and the other workers wait for them. Choose DATA, or write more files.
+# All of them. TensorFlow deals out files, and four workers have none. The workers with a file have
+# raised an error, and the others wait for them.
+#
 # </details>
 
 # %%
 from distlab.course.predictions import recap
 
+cluster.close()
 recap()
 
 # %% [markdown]
 # ## Next steps
 #
-# - [The exercise](../exercises/09_multi_worker.ipynb): configs, shards, a loop on two workers, and
-#   four programs to diagnose.
-# - [Lesson 10](10_parameter_server.ipynb): workers that do not wait for each other.
-# - [Glossary](../docs/glossary.md): every term of the course on one page.
+# - [The exercise](../exercises/09_multi_worker.ipynb): a loop on two workers, and four programs to
+#   diagnose.
+# - [Lesson 10](10_parameter_server.ipynb): workers that don't wait for each other.
 # - TensorFlow's [multi-worker
-#   tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras) explains the
-#   parts. Its Keras `fit` crashes on Keras 3, and [its custom
+#   tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras) is the
+#   primary source, but its Keras `fit` crashes on Keras 3, and [its custom
 #   loop](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl) stops at
 #   `reset_states`, which is now `reset_state`.
-# - Transport and time limits of collectives: [CommunicationOptions][options].
-#
-# [options]: https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions

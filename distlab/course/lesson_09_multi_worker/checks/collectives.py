@@ -255,7 +255,7 @@ DIAGNOSE = Check(
     criteria=tuple(fact for case in _CASES for fact in _facts(case)),
     hint="For each worker write down its collectives in order. The first of one worker "
     "meets the first of the other, the second meets the second.",
-    revisit="A hang, diagnosed",
+    revisit="A line under the wrong if",
     mistakes=(
         Fault("finished_for_waiting", A_waits="worker:1", B_waits="worker:0").feedback(
             "In A and B you named the worker that had finished. The one that waits is inside a "
@@ -341,7 +341,7 @@ END_OF_EPOCH = Check(
     ),
     hint="Call `reduce` first, on every worker and in every epoch. Then compare the mean that it "
     "returns with the last number in `log`.",
-    revisit="A hang, diagnosed",
+    revisit="A line under the wrong if",
     mistakes=(
         Raises(
             "decided_by_own_loss", r"worker:\d still waits here; worker:\d has finished"
