@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Exercise: save and load
 #
-# For [lesson 08](../notebooks/08_save_and_load.ipynb). You move a model to more replicas and give
-# it a new learning rate without losing its optimizer. You restore one part of a model, and raise an
-# error if the file does not have the whole part. You export a model that takes raw pixels, and say
-# which worker writes where.
+# For [lesson 08](../notebooks/08_save_and_load.ipynb). You move a model to more replicas without
+# losing its optimizer, restore one part of a model or raise an error, export a model that takes raw
+# pixels, and say which worker writes where.
 
 # %% [markdown]
 # ## Overview
@@ -17,7 +16,7 @@
 # | 4. `where_to_write` | which of several workers writes which file | 8 | medium | core |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
-# you get stuck, open a hint. The tasks do not need each other.
+# you get stuck, open a hint. You can do the tasks in any order.
 
 # %%
 import keras
@@ -33,18 +32,15 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: move a model and slow it down
 #
-# A model was trained on one device and saved as a `.keras` file. The function `move` should bring
-# it to several replicas, where it continues with a smaller learning rate. The predictions of the
-# moved model are right, but it cannot continue the training run. Repair the function. (Below, the
-# check reports an error from `fit`. It differs from the lesson's, because this optimizer is made
-# inside the scope.)
+# Why can't this model go on, although its predictions are right? `move` should bring it from one
+# device to several replicas, where it continues with a smaller learning rate. Repair the function.
 #
-# - `path` is the file. The model was compiled and trained for some steps with Adam.
-# - `strategy` is where the training continues, with two or three replicas.
-# - `rate` is the new learning rate.
+# - `path` is a `.keras` file. The model was compiled and trained for some steps with Adam.
+# - `strategy` has two or three replicas, and `rate` is the new learning rate.
 # - It returns the model, ready for `fit`: all its variables are on all replicas, and its optimizer
-#   continues where it was, with the new rate.
-# - Four lines are enough.
+#   continues where it was, with the new rate. Four lines are enough.
+# - The check will report an error from `fit`. It's another one than the lesson's, because this
+#   optimizer is made inside the scope.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -59,7 +55,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #
 # <details><summary>Hint 3</summary>
 #
-# Load inside `with strategy.scope():`, then set `model.optimizer.learning_rate`. Do not compile.
+# Load inside `with strategy.scope():`, then set `model.optimizer.learning_rate`, without compiling.
 # </details>
 
 
@@ -83,32 +79,32 @@ def move(path, strategy, rate):
 dl.check("move_model")
 
 # %% [markdown]
-# **Try next:** go back to the version that you were given. Move its first line into the scope too,
-# and keep the call of `compile`. What does the check say now? Then use `dl.distribute` and no scope
-# at all.
+# **Try next:** go back to the version that you were given, move its first line into the scope, too,
+# and keep the call of `compile`. What does the check say now, and what does it say if you use
+# `dl.distribute` and no scope at all?
 
 # %% [markdown]
 # ## Task 2: restore a part, and nothing less
 #
-# A custom loop trained a model of two parts, a body and a head, and wrote it like this:
+# How do you restore a body for a new head, and get an error if the file hasn't all of it? A custom
+# loop wrote the file like this:
 #
 # ```python
 # tf.train.Checkpoint(body=body, head=head, optimizer=optimizer).write(path)
 # ```
 #
-# You want the body for a new task, with a new head. Write `restore_body(path, body)`.
+# Write `restore_body(path, body)`.
 #
-# - `body` is a Keras model that is built: its variables exist, with random values.
-# - Afterwards they have the values from the file. Head and optimizer stay in the file, and that is
-#   no error.
-# - If the file does not have **all** of `body`, the function raises an error. The file may call
-#   this part by a different name, or hold a body with fewer layers.
+# - `body` is a Keras model whose variables exist, with random values. Afterwards they have the
+#   values from the file. Head and optimizer stay in the file, which is no error.
+# - If the file doesn't have **all** of `body`, because it calls this part by a different name or
+#   has fewer layers, the function raises an error.
 # - It returns nothing. About 2 lines.
 #
 # <details><summary>Hint 1</summary>
 #
-# `read` returns an object that you can ask. There are several questions: is all that *I* have in
-# the file? Is all of *the file* used? Was there anything at all? Which one is yours?
+# You can ask the object that `read` returns whether all that *you* have is in the file, whether all
+# of *the file* was used, or whether there was anything at all. Which question is yours?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -137,16 +133,16 @@ def restore_body(path, body):
 dl.check("partial_restore")
 
 # %% [markdown]
-# **Try next:** the check uses three files: a right one, one that calls the body `encoder`, and one
-# that has only the first layer. Use `assert_consumed` instead of your assertion. Then use
-# `assert_nontrivial_match`, which asks only whether anything but the outermost object was found.
-# Which of the two assertions refuses the right file, and why? Which one accepts a wrong file, and
-# which file is it?
+# **Try next:** the check uses a right file, one that calls the body `encoder`, and one that has
+# only the first layer. First use `assert_consumed`, and then `assert_nontrivial_match`, which asks
+# only whether anything but the outermost object was found. Which of the two refuses the right file,
+# and which accepts a wrong one?
 
 # %% [markdown]
 # ## Task 3: export with the preprocessing
 #
-# Write `export(model, prepare, folder)` for people with a camera and without your Python code.
+# What must be in an export for people who have a camera, and not your Python code? Write
+# `export(model, prepare, folder)`.
 #
 # - `model` was trained on images that `prepare` had made from raw pixels, and returns **scores**,
 #   one for each of ten classes.
@@ -166,8 +162,8 @@ dl.check("partial_restore")
 #
 # <details><summary>Hint 2</summary>
 #
-# Everything that a client should not have to do must be inside the function that you export. Its
-# signature says what a client sends.
+# Everything that a client shouldn't have to do must be inside the function that you export, and the
+# function's signature says what a client sends.
 # </details>
 #
 # <details><summary>Hint 3</summary>
@@ -204,19 +200,17 @@ dl.check("export_service")
 # %% [markdown]
 # ## Task 4: which worker writes where
 #
-# Several workers call `model.save(where(...))` at the same time, on a disk that they share.
-# (`model.save` makes no folder. The program that calls it makes the folder of each path first, so
-# `where` only returns a path.) Write `where(folder, job, index, jobs)`.
+# Which worker writes where, if all call `model.save(where(...))` at the same time, on a disk that
+# they share? Write `where(folder, job, index, jobs)`, which only returns a path, because the
+# program makes the folder of each path itself.
 #
 # - `folder` is a string, the folder where the model should be.
 # - `job` and `index` say which task calls, such as `"worker"` and `2`.
 # - `jobs` is how many tasks of each job there are: `{"chief": 1, "worker": 3}` or `{"worker": 2}`.
-#   No other jobs occur.
-# - The chief gets `folder/model.keras`. It is the task of the job `chief`. If there is no such job,
-#   worker 0 is the chief.
-# - Every other task gets a path that no other task has. It ends with `.keras` as well, because
-#   `model.save` asks for that.
-# - About 4 lines.
+# - The chief gets `folder/model.keras`. It's the task of the job `chief`, or worker 0 if there is
+#   no such job.
+# - Every other task gets a path of its own, which ends with `.keras` as well, because `model.save`
+#   asks for that. About 4 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -226,8 +220,8 @@ dl.check("export_service")
 #
 # <details><summary>Hint 2</summary>
 #
-# First decide whether the task is the chief: this depends on `job`, `index` and `jobs`. For the
-# other tasks, put what tells them apart into the path.
+# First decide by `job`, `index` and `jobs` whether the task is the chief. For the other tasks, put
+# what tells them apart into the path.
 # </details>
 #
 # <details><summary>Hint 3</summary>
@@ -252,8 +246,8 @@ def where(folder, job, index, jobs):
 dl.check("where_to_write")
 
 # %% [markdown]
-# **Try next:** the disk is not shared, and each machine sees its own. Which of your rules do you
-# still need, and where is the model afterwards?
+# **Try next:** suppose that the disk isn't shared, and each machine sees its own. Which of your
+# rules do you still need, and where is the model afterwards?
 
 # %% [markdown]
 # ## Next steps
