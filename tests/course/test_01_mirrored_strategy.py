@@ -214,12 +214,18 @@ def test_keras_divides_a_loss_that_is_called_in_the_scope():
         assert float(loss(one, zero)) == 0.5
 
 
+def only_on_replica_0():
+    if on_replica().replica_id_in_sync_group == 0:
+        all_reduced("SUM", tf.constant(1.0))
+
+
+def test_an_all_reduce_that_some_replicas_skip_is_refused():
+    with pytest.raises(RuntimeError, match="different number of replica_context"):
+        two_replicas().run(only_on_replica_0)
+
+
 def test_a_compiled_all_reduce_in_a_condition_is_refused():
     """Where all replicas agree it is refused in an `if` on a tensor, and not in one of Python."""
-
-    def only_on_replica_0():
-        if on_replica().replica_id_in_sync_group == 0:
-            all_reduced("SUM", tf.constant(1.0))
 
     def all_reduced_if(condition):
         return all_reduced("SUM", tf.constant(1.0)) if condition else 0.0

@@ -300,7 +300,7 @@ COUNT = Check(
     ),
     hint='Ask `if "total" not in kept` before you make it, and choose the aggregation by what all '
     "copies should hold. The number of labels is tf.shape(labels)[0].",
-    revisit='"Extra: A variable made inside a tf.function" in lesson 01',
+    revisit='"A variable that remembers" in lesson 01',
     mistakes=(
         Raises("recreated_each_call", r"singleton tf\.Variables created on the first").feedback(
             "You make a new variable whenever the function is traced, and TensorFlow refuses that. "

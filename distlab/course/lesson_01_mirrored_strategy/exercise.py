@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercise: MirroredStrategy
 #
-# This exercise follows [lesson 01](../notebooks/01_mirrored_strategy.ipynb). You repair a model,
-# combine means, make a variable in a step, and write a tool that finds silent mistakes.
+# For [lesson 01](../notebooks/01_mirrored_strategy.ipynb). You repair a model, combine means, make
+# a variable in a step, and write a tool that finds what no error tells you.
 
 # %% [markdown]
 # ## Overview
@@ -15,8 +15,8 @@
 # | 4. `find_drifted` | find variables whose copies differ | 5 | medium | core |
 # | 5. your own model | train it on replicas, and compare (no points) | 15 | open | extra |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint.
+# Write your answer in the cell that starts with `# task:`, run it, and then run the check below. If
+# you get stuck, open the hint.
 
 # %%
 import keras
@@ -33,12 +33,11 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=2)
 # %% [markdown]
 # ## Task 1: a model that ignores its replicas
 #
-# This function was written for one device, and then one line was put into the scope. The model
-# trains without an error, but on one device only. Repair the function.
+# Why does this model train on one device only, although one line was put into the scope? Repair
+# `make_model(strategy, units)`, which returns a compiled Keras model of one layer.
 #
-# - `make_model(strategy, units)` returns a compiled Keras model of one layer.
 # - Everything that a training step changes must have a copy on every device.
-# - Move about 2 lines. You need no new ones.
+# - Move about 2 lines; you need no new ones.
 #
 # <details><summary>Hint</summary>
 #
@@ -64,7 +63,7 @@ def make_model(strategy, units):
 
 
 # %% [markdown]
-# One step of training, and what it leaves behind. What should the second line say?
+# Here's one step of training, and what it leaves behind. What should the second line say?
 
 # %%
 model = make_model(strategy, 2)
@@ -78,29 +77,23 @@ dl.check("scope")
 
 # %% [markdown]
 # **Try next:** move only the first of the two lines inside, then only the second, and run the three
-# cells each time. One of the two runs stops with an `AssertionError` without a message. The run
-# that does not stop counts every step twice. How would you have noticed?
+# cells each time. One of the two runs stops with an `AssertionError` that has no message, while the
+# other counts every step twice. How would you have noticed?
 
 # %% [markdown]
 # ## Task 2: means of unequal shares, and of none
 #
-# Each replica knows the mean loss and the mean accuracy over its own examples. You want to log both
-# means over the global batch. If four replicas read batches of 32 from files, they share the last
-# 10 examples as 8, 2, 0 and 0. Two replicas then have no example at all, and a mean over
-# nothing is 0 / 0, which is NaN.
+# What are the mean loss and the mean accuracy of the global batch, if each replica knows only its
+# own? Write `combine(means, examples)`, which runs on every replica and returns them on all.
 #
-# Write `combine(means, examples)`, which runs **on every replica**. On all of them it returns the
-# means over the global batch.
-#
-# - `means` is a float32 vector: each element is a mean over this replica's own examples.
-# - `examples` is how many examples this replica had, a float32 number. If it is 0, every element
-#   of `means` is NaN.
-# - Every example of the global batch counts the same, wherever it was.
-# - It must hold for any number of replicas and any shares. About 4 lines.
+# - `means` is a float32 vector of a replica's own means.
+# - `examples`, a float32 number, is how many examples it had. If it's 0, `means` are NaN.
+# - Every example counts the same. About 4 lines.
 #
 # <details><summary>Hint</summary>
 #
-# The way in which the lesson weighted gradients earns 2 of 3 points. What is NaN times 0? And what
+# The way in which the lesson weighted gradients earns 2 of 3 points. If four replicas read batches
+# of 32 from files, they share the last 10 examples as 8, 2, 0 and 0. What's NaN times 0? And what
 # happens if a replica without examples stays away from the all-reduce?
 # </details>
 
@@ -120,26 +113,50 @@ def combine(means, examples):
 dl.check("combine_shares")
 
 # %% [markdown]
-# **Try next:** combine a variance in the same way. Each replica knows the mean and the variance of
-# its own examples. Why is the mean of the variances too small? A synchronised BatchNormalization
-# must solve this in every step.
+# **Try next:** combine a variance in the same way, where each replica knows the mean and the
+# variance of its own examples. Why is the mean of the variances too small? A synchronized
+# BatchNormalization must solve this in every step.
 
 # %% [markdown]
 # ## Task 3: a variable made in a step
 #
-# Count the examples that all replicas have seen together. The first step makes the variable. Write
-# `count_examples(kept, labels)`, which runs **on every replica, inside a `tf.function`**.
+# Sometimes you can make a variable only in the first step, for example because its shape depends on
+# the data. But a `tf.function` runs your Python code only when it makes a
+# [trace](../docs/glossary.md#trace), a graph of TensorFlow's operations, and later calls run that
+# graph without Python. A tensor of a different shape or type makes a new trace, and each trace
+# would make a new variable, which TensorFlow refuses:
+
+
+# %%
+@tf.function
+def count_steps():
+    steps = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    steps.assign_add(1)
+
+
+try:
+    strategy.run(count_steps)
+except ValueError as error:
+    print(str(error).rpartition("ValueError: ")[2].partition(". ")[0])
+
+# %% [markdown]
+# So **make it once, and keep it** where the next trace finds it, for example in a dictionary.
+# TensorFlow traces one replica at a time: replica 0 finds the dictionary empty and makes the
+# variable, with a copy on each device, and replica 1 finds it there. You need no `with
+# strategy.scope()`, because `strategy.run` enters the scope.
+#
+# How many examples have all replicas seen together? Write `count_examples(kept, labels)`, which
+# runs **on every replica, inside a `tf.function`**.
 #
 # - `kept` is a dictionary, empty before the first step. Keep the variable in `kept["total"]`.
-# - `labels` are this replica's labels, a vector. Their number differs from replica to replica and
-#   from step to step.
-# - After each step **every copy** of the variable holds the number of examples that all replicas
-#   have seen since the first step. About 3 lines.
+# - `labels` is a vector whose length differs between replicas and steps.
+# - After each step **every copy** holds the examples of all replicas since the first step. About 3
+#   lines.
 #
 # <details><summary>Hint</summary>
 #
-# The lesson counted steps, and every replica added the same. Here each replica adds a different
-# number, `tf.shape(labels)[0]`. What should all copies get?
+# `count_steps` lets every replica add the same. Here each replica adds a different number,
+# `tf.shape(labels)[0]`. What should all copies get?
 # </details>
 
 
@@ -157,25 +174,23 @@ def count_examples(kept, labels):
 dl.check("count_examples")
 
 # %% [markdown]
-# **Try next:** solve it with an all-reduce and without an aggregation. Then add `SUM` as well. What
-# does the check say?
+# **Try next:** solve it with an all-reduce and without an aggregation. What does the check say if
+# you then add `SUM` as well?
 
 # %% [markdown]
 # ## Task 4: find what drifted
 #
-# Write `find_drifted(strategy, variables)`, a tool for your own training. It returns the names of
-# the variables whose copies are not all equal. Task 5 uses it.
+# Which variables of your own training have copies that differ? Write `find_drifted(strategy,
+# variables)`, a tool to keep, which returns their names in any order.
 #
-# - `variables` is a dictionary from a name to a mirrored variable, which may hold a vector or a
-#   matrix.
-# - Return a list of names, each once, in any order.
+# - `variables` is a dictionary from a name to a mirrored variable, such as a vector or a matrix.
 # - Any difference counts, in any element, on any replica. NaN equals NaN.
 # - It changes no variable. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# `strategy.experimental_local_results(variable)` lists the copies, one for each replica. With
-# which copy do you compare each of them, and when are two arrays equal?
+# `strategy.experimental_local_results(variable)` lists the copies, one for each replica. With which
+# copy do you compare each of them, and when are two arrays equal?
 # </details>
 
 
@@ -197,25 +212,27 @@ dl.check("find_drifted")
 
 # %% [markdown]
 # **Try next:** give your tool the variables of a model that was made outside the scope. Which of
-# them does it name, and why can it not warn you of that mistake?
+# them does it name, and why can't it warn you of that mistake?
 
 # %% [markdown]
 # ## Task 5: your own model
 #
-# This task has no check. Put a model of your own in place of `build_own` and data of your own in
-# place of `own_data`, and answer two questions with a run.
+# Does your own model train right on replicas? This task has no check. Put your model in place of
+# `build_own` and your data in place of `own_data`, and answer two questions with a run.
 #
 # 1. Built in the scope and trained by Keras's own `fit`: which variables drift? Before you run,
-#    write down which layers you suspect. Then your `find_drifted` from task 4 tells you. In the
-#    model below it should find none. Set `synchronized=False` and run again: which two variables
-#    does it name now?
-# 2. Trained by `dl.distribute`: how far are the weights from those of one device?
+#    write down which layers you suspect, and then ask your `find_drifted`. In the model below it
+#    should find none. Set `synchronized=False` and run again: which two variables does it name now?
+# 2. Trained by `dl.distribute`: how far are the weights from those of a single device?
 #
-# Dropout and a plain `BatchNormalization` don't change the second number: `dl.distribute` draws one
-# device's random numbers and normalises by the global batch. If the number is above 1e-5, look for
-# a `shuffle` in your data (each `fit` gets a new order; see lesson 06) and for Adam on a weight
-# whose gradient is 0 except for rounding. In Adam's first step, a gradient of 1e-7 in place of 0
-# moves a weight by 3 % of the learning rate, which is 3e-5 if the learning rate is 0.001.
+# <details><summary>If the second number is above 1e-5</summary>
+#
+# Dropout and a plain `BatchNormalization` don't change it, because `dl.distribute` draws a single
+# device's random numbers and normalizes by the global batch. So look for a `shuffle` in your data,
+# since each `fit` gets a new order (lesson 06), and for Adam on a weight whose gradient is 0 except
+# for rounding. In Adam's first step, a gradient of 1e-7 in place of 0 moves a weight by 3 % of the
+# learning rate.
+# </details>
 
 
 # %%
@@ -254,7 +271,7 @@ dl.show("weights apart", max(np.abs(a - b).max() for a, b in pairs), below=1e-5)
 # %% [markdown]
 # ## Next steps
 #
-# - [Lesson 01](../notebooks/01_mirrored_strategy.ipynb), if a check sent you back to it.
+# - [Lesson 02](../notebooks/02_batch_scaling.ipynb): what must change if the batch grows with the
+#   replicas.
 # - [Lesson 03](../notebooks/03_custom_training_loop.ipynb) puts these pieces into a training loop
 #   of your own.
-# - [The glossary](../docs/glossary.md) explains the terms.

@@ -113,11 +113,13 @@ def draw_gradients(
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """Draws loss by epoch, the first curve wide, so that one lying on it can be seen."""
+    """Draws loss by epoch, each curve narrower than the one before, so that all can be seen."""
     figure, axes = panels()
     for index, (name, losses) in enumerate(curves.items()):
         epochs = range(1, len(losses) + 1)
         look = replica(index - 1).line() if index else ONE_DEVICE.band()
+        if index and (later := len(curves) - 1 - index):
+            look |= {"linewidth": 2 + 3 * later, "markersize": 5 + 3 * later}
         axes.plot(epochs, losses, **look, label=name)
         axes.set_xticks(epochs)
     axes.set_ylim(bottom=0)
