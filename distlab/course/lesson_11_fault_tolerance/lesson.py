@@ -1,74 +1,43 @@
 # %% [markdown]
 # # Fault tolerance: a training run that resumes
 #
-# In 54 days on 16,384 GPUs, the training of Llama 3 had 419 unexpected interruptions: one in three
-# hours ([report, section 3.3.4](https://arxiv.org/abs/2407.21783)). Synchronous training needs
-# every GPU, so a single failed one stops all of them. More than 90 % of the time nevertheless went
-# into training, because checkpoints, restarts and the search for the cause had been made quick.
-# Your own script may lose much more: if it restores the weights only, repeats batches, or saves
-# half of a step. None of these mistakes raises an error.
+# While Llama 3 trained on 16,384 GPUs, something failed unexpectedly [419 times in 54
+# days](https://arxiv.org/abs/2407.21783). Synchronous training needs every GPU, so each failure
+# stopped all of them, about once in three hours. More than 90 % of the time went into training all
+# the same, because the team had made checkpoints and restarts quick.
 #
-# ## Overview
+# A script of your own can lose more than time. It may come back without what its optimizer
+# remembered, train on some batches twice, or resume from half of a step, and no error appears. So
+# how can a run that was killed end with the same weights as one that wasn't? After this lesson you
+# can
 #
-# After this lesson you can
-#
-# - name all parts of a training run, and show what it costs to lose each of them,
+# - name every part of a training run, and show what it costs to lose one,
 # - save so that a kill in the middle of saving does no harm,
 # - kill one of two workers, and end with exactly the weights of an undisturbed run,
-# - stop when you are asked to, and be started again,
-# - in an extra section: say how often to save, and what share of the time failures cost on 1,000
-#   and on 10,000 machines.
+# - save in time when a scheduler asks you to stop,
+# - say how often to save (extra).
 #
-# It takes {minutes}. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
-# [lesson 09](09_multi_worker.ipynb) (two workers). You need no GPU and no download. The lesson
-# starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
+# **Time:** {minutes}. **Needs:** lessons [08](08_save_and_load.ipynb) and
+# [09](09_multi_worker.ipynb), but no GPU and no download. The lesson starts two processes on this
+# machine, which works on Linux and macOS; on Windows, use WSL2.
 #
-# **What is new.** In [lesson 10](10_parameter_server.ipynb), under parameter servers, training
-# continues without a killed worker. Synchronous workers hold the variables themselves and wait for
-# each other. If one worker is lost, all must start again. The only question is from where:
+# <details><summary>Do you remember? Lesson 08: every prediction of a loaded model is right. Is
+# everything restored?</summary>
 #
-# ```diff
-# - model.fit(data, epochs=4)
-# + model.fit(data, epochs=4, callbacks=[dl.Resume("checkpoints", every_steps=5)])
-# ```
-#
-# **Do you remember?**
-#
-# <details><summary>If you did lesson 10: a worker under parameter servers is killed in the middle
-# of a step. What happens to that step?</summary>
-# A different worker gets it. The killed worker may have
-# applied it already, so each step runs at least once. Today each step counts exactly once.
+# You can't know, because predictions don't need the optimizer, and it may be lost. Today you'll see
+# what that costs.
 # </details>
 #
-# <details><summary>Lesson 08: every prediction of a loaded model is right. Is everything restored?
-# </summary>
-# No. The optimizer may be lost, because predictions do not need it. Today you see what that costs.
-# </details>
+# Here is what you'll do. The last [checkpoint](../docs/glossary.md#checkpoint) has 15 steps when
+# worker 1 dies in step 17, so both workers start again and train from step 16 on:
 
 # %%
 # %load_ext distlab
 import distlab as dl
+from distlab.course.figures.workers import draw_lanes
+from distlab.course.lesson_11_fault_tolerance.figures import A_RESTART
 
 dl.split_devices(1)
-dl.show("data set", "digits, part of distlab: nothing is downloaded")
-
-# %% [markdown]
-# (If you see *TensorFlow is already running*, restart the kernel and run from the top. The line
-# `%load_ext distlab` prepares worker processes in the background.)
-#
-# Here is a training run that resumes. The last [checkpoint](../docs/glossary.md#checkpoint) was
-# saved after step 15, and worker 1 dies at the end of step 17. Both workers start again after step
-# 15:
-
-# %%
-from distlab.course.figures.workers import draw_lanes
-from distlab.course.lesson_11_fault_tolerance.figures import (
-    A_RESTART,
-    draw_interval,
-    draw_resumed,
-    draw_waste,
-)
-
 draw_lanes(A_RESTART, xlabel="time (a sketch, without a scale)")
 
 # %% tags=["hide-input"]
@@ -78,94 +47,48 @@ import sys
 import tempfile
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from distlab.course.lesson_11_fault_tolerance import failure_costs, figures
+from distlab.course.lesson_11_fault_tolerance.training import Training, fit, write_script
 from distlab.course.lesson_11_fault_tolerance.worker_kill import killed_once
 from distlab.course.runs.process_calls import call_in_process
 from distlab.course.runs.script_runs import launch_here
 
-dl.set_seed(1, deterministic=True)  # the same numbers on every run, bit for bit
-(digits,) = dl.load_dataset("digits", splits=["train[:320]"], batch_size=320)
-images, labels = next(digits.as_numpy_iterator())
 until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel
 folder = Path(until_the_end.name)
 
 # %% [markdown]
 # ## A training run that can be stopped
 #
-# The model is small, with dropout and Adam. An epoch has 10 batches. Each epoch has its own order,
-# which follows from the epoch's number. (The folded cells have the imports, the model and the
-# data.)
-
-# %% tags=["hide-input"]
-BATCHES, STEPS, STOPPED_AT = 10, 80, 57
-loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def make_model():
-    layers = [keras.layers.Flatten(), keras.layers.Dense(64, "relu")]
-    layers += [keras.layers.Dropout(0.1, seed=1), keras.layers.Dense(10)]
-    return keras.Sequential([keras.Input((8, 8, 1)), *layers])
-
-
-def batches_of(epoch):
-    data = tf.data.Dataset.from_tensor_slices((images, labels))
-    return data.shuffle(320, seed=epoch).batch(32)
-
-
-# %% tags=["hide-input"]
-class Training:
-    """A model, its optimizer, how many steps are done, and a function that takes one step."""
-
-    def __init__(self):
-        self.model = make_model()
-        self.optimizer = keras.optimizers.Adam(0.03)
-        self.optimizer.build(self.model.trainable_variables)
-        self.step = tf.Variable(0, dtype=tf.int64)
-        self.train_on = tf.function(self._train_on)
-
-    def _train_on(self, x, y):
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, self.model(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.model.trainable_variables))
-        self.step.assign_add(1)
-
-
-# %% [markdown]
-# `Training`, in the last folded cell, has the step of [lesson 03](03_custom_training_loop.ipynb).
-# The loop around it has one difference. It does not ask "which epoch comes next?" but **"how many
-# steps are done?"** From `step` it computes the epoch and the batch, and begins there. `skip`
-# leaves out the batches of this epoch that are done, and `take` ends the epoch early if `until`
-# lies inside it.
+# Our model is small, but it has the two things that make a restart difficult: dropout, which draws
+# random masks, and Adam, which remembers earlier gradients. `Training` holds the model, the
+# optimizer and a variable `step`. An epoch has 10 batches, in an order that follows from its
+# number.
+#
+# A usual loop asks which epoch comes next, and a run that stopped in the middle of an epoch has no
+# good answer. This loop asks **how many steps are done**, because a division turns that number into
+# the epoch and the batch. `skip` leaves out the batches of this epoch that are done:
 
 
 # %%
+STEPS, STOPPED_AT, LEFT = 80, 57, 23
+
+
 def run(training, until):
     losses = []
     while training.step < until:
-        epoch, batch = divmod(int(training.step), BATCHES)
-        for x, y in batches_of(epoch).skip(batch).take(until - int(training.step)):
+        epoch, batch = divmod(int(training.step), training.batches)
+        for x, y in training.batches_of(epoch).skip(batch).take(until - int(training.step)):
             training.train_on(x, y)
-            losses.append(float(loss_of(labels, training.model(images))))
+            losses.append(training.loss())
     return losses
 
 
 # %% [markdown]
-# One run takes eighty steps undisturbed. A second one, with the same seed, stops after 57 steps.
-
-# %%
-dl.set_seed(1)
-undisturbed = run(Training(), STEPS)
-
-dl.set_seed(1)
-stopped = Training()
-first_part = run(stopped, STOPPED_AT)
-dl.show("equal up to there, bit for bit", first_part == undisturbed[:STOPPED_AT])
-
-# %% [markdown]
-# We save the stopped run with all its parts. `parts_of` names them.
+# One run takes 80 steps undisturbed. Another one, with the same seed, stops after 57 steps, in the
+# middle of an epoch. `parts_of` names what we save of it:
 
 
 # %%
@@ -178,22 +101,26 @@ def parts_of(training):
     }
 
 
+dl.set_seed(1, deterministic=True)
+undisturbed = run(Training(), STEPS)
+dl.set_seed(1, deterministic=True)
+stopped = Training()
+run(stopped, STOPPED_AT)
 everything = tf.train.Checkpoint(**parts_of(stopped)).write(str(folder / "everything"))
 
 # %% [markdown]
-# A new process would begin with a new `Training`, whose weights are different until you restore
-# them. `resumed_without` restores everything except the parts that you name. Without the step it
-# starts at the beginning of the epoch, as a script must if it knows only the epoch.
-# (`expect_partial` silences the warning about saved parts that are not restored.)
+# A new process begins with a new `Training`, whose weights are different until you restore them.
+# `resumed_without` does that, restores everything except the parts that you name, and trains up to
+# step 80. Without the step it goes back to the beginning of the epoch:
 
 
-# %% tags=["hide-input"]
+# %%
 def resumed_without(*lost):
     fresh = Training()
     kept = {name: part for name, part in parts_of(fresh).items() if name not in lost}
     tf.train.Checkpoint(**kept).read(everything).expect_partial()
     if "step" in lost:
-        fresh.step.assign(STOPPED_AT // BATCHES * BATCHES)
+        fresh.step.assign(STOPPED_AT // fresh.batches * fresh.batches)
     return run(fresh, STEPS)
 
 
@@ -214,44 +141,42 @@ resumed = {
     "weights only": resumed_without("optimizer", "step", "seeds"),
     "all but the optimizer": resumed_without("optimizer"),
 }
-draw_resumed(undisturbed, resumed, stopped_at=STOPPED_AT)
+figures.draw_resumed(undisturbed, resumed, stopped_at=STOPPED_AT)
 
 # %% tags=["reveal"]
-whole, partial, _ = resumed.values()
+right, partial, _ = resumed.values()
 curve_guess.reveal(
-    "it jumps up" if partial[0] > 2 * whole[0] else "it is the same: the weights are the same",
+    "it jumps up" if partial[0] > 2 * right[0] else "it is the same: the weights are the same",
     {
-        "it jumps up": "A fresh Adam has no averages, so its first steps take the full rate for"
-        " every weight.",
-        "it is the same: the weights are the same": "The weights are the same before the first "
-        "step. But Adam's step depends on what it remembers, and that is gone.",
-        "it falls more slowly": "A fresh Adam steps further, not less far: it takes the full rate "
-        "for every weight.",
+        "it jumps up": "A fresh Adam has no averages, so its first steps take the full rate for "
+        "every weight.",
+        "it is the same: the weights are the same": "That would be nearly so under plain SGD, "
+        "whose step needs only the weights and a batch. Adam's step also depends on what it "
+        "remembers, and that's gone.",
+        "it falls more slowly": "That would be so if a fresh Adam were careful. It steps further "
+        "instead, because it takes the full rate for every weight.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The first curve lies on the grey line. The second begins at 0.22 instead of 0.08, and swings up to
-# 0.34. It lost the optimizer, the step and the seeds. (Without the step it began its epoch again,
-# so in the picture it ends seven steps later.) The third run lost the optimizer alone, and at step
-# 60 its loss is 0.22 instead of 0.06. So losing the optimizer is enough for a jump. Adam divides
-# each gradient by what it remembers of that gradient's size. A fresh Adam remembers nothing and
-# takes a step of the full rate for every weight, however small its gradient is.
+# The run that restored everything lies on the undisturbed one, while "weights only" begins with
+# almost three times the loss. The third run lost nothing but the optimizer, and it jumps as well.
+# Adam divides each gradient by what it remembers of that gradient's size, so a fresh Adam, which
+# remembers nothing, takes a step of the full rate for every weight, however small the gradient is.
 #
-# Plain SGD remembers nothing, so there you would see no such jump, although the place in the data
-# and the seeds are lost. **A smooth curve proves nothing.** Compare the numbers. A run that lost
-# its step has more losses. So we compare the steps that all runs have in common, 58 to 80:
-
-# %% tags=["after-reveal"]
-LEFT = STEPS - STOPPED_AT
-for name, losses in resumed.items():
-    dl.show(f"{name}: equal bit for bit", losses[-LEFT:] == undisturbed[-LEFT:])
+# > **Takeaway.** Let your loop ask how many steps are done, and restore the optimizer with the
+# > weights. A fresh Adam makes the loss jump.
+#
+# <details><summary>Fine print</summary>
+#
+# In the figure "weights only" ends seven steps later, because it began its epoch again.
+# </details>
 
 # %% [markdown]
 # ## What a training run consists of
 #
-# The run "weights only" lost three parts at once: the optimizer, the step and the seeds. What does
-# each of them do alone?
+# The run "weights only" lost three things at once. Now we lose one at a time, and compare the
+# losses of the last 23 steps, which all runs have in common, with those of the undisturbed run.
 
 # %% tags=["predict"]
 parts_guess = dl.predict(
@@ -261,60 +186,70 @@ parts_guess = dl.predict(
 )
 
 # %%
-ends_alike = {
-    lost: resumed_without(lost)[-LEFT:] == undisturbed[-LEFT:]
-    for lost in ("optimizer", "step", "seeds")
-}
-for lost, alike in ends_alike.items():
-    dl.show(f"without {lost}: equal bit for bit", alike)
+ends_alike = {}
+for lost in ("nothing", "optimizer", "step", "seeds"):
+    ends_alike[lost] = resumed_without(lost)[-LEFT:] == undisturbed[-LEFT:]
+    dl.show(f"lost: {lost}; equal bit for bit", ends_alike[lost])
 
 # %% tags=["reveal"]
 parts_guess.reveal(
     {
-        (): "none",
-        ("seeds",): "one: without the seeds",
-        ("step", "seeds"): "two: without the step, without the seeds",
+        ("nothing",): "none",
+        ("nothing", "seeds"): "one: without the seeds",
+        ("nothing", "step", "seeds"): "two: without the step, without the seeds",
     }[tuple(lost for lost, alike in ends_alike.items() if alike)],
     {
         "none": "Each of the three changes what the next steps compute: Adam's averages, the "
         "place in the data, or the masks.",
-        "one: without the seeds": "Dropout's seed state advances with every step. If it is not "
-        "restored, it is at its start, and dropout draws the masks of step 1 again.",
-        "two: without the step, without the seeds": "Without the step, seven batches are trained "
-        "twice. Without the seeds, dropout draws different masks.",
+        "one: without the seeds": "That would be so if `seed=1` stood for one mask. It starts a "
+        "sequence that advances with every step, and if its place isn't restored, dropout draws "
+        "the masks of step 1 again.",
+        "two: without the step, without the seeds": "That would be so if only the optimizer "
+        "changed the steps. But without the step, seven batches are trained twice, and without "
+        "the seeds, dropout draws different masks.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# So a training run has at least these parts:
+# Only the run that lost nothing ends like the undisturbed one, so a training run has four parts:
 #
 # | part | where it is | in `Checkpoint(model=model)`? |
 # |---|---|---|
 # | the weights | `model` | yes |
-# | what the optimizer remembers, and its count of steps | `optimizer` | no: not compiled |
+# | what the optimizer remembers and counts | `optimizer` | only of a compiled model |
 # | the place in the data | here `step`, which gives the epoch and the batch | no |
 # | the state of the seeds | each `SeedGenerator`, here dropout's | no |
 #
-# This model is not compiled, so its optimizer is not part of it. In lesson 08 the model was
-# compiled, and `Checkpoint(model=model)` held the optimizer's variables, too. (Callbacks, metrics
-# and the history have a state as well. A learning-rate schedule reads the optimizer's count.)
-#
-# The seeds are the easiest part to lose. `Checkpoint(model=...)` looks as if it held the whole
-# model, and dropout's seeds are part of the model. But they are not in the file:
+# The seeds are the part that you're most likely to lose, because dropout belongs to the model and
+# `Checkpoint(model=...)` looks as if it held the whole model. Its file says otherwise:
 
 # %% tags=["after-reveal"]
 weights_only = tf.train.Checkpoint(model=stopped.model).write(str(folder / "weights"))
 saved = [name for name, _ in tf.train.list_variables(weights_only)]
 dl.show("names with 'seed' in them", [name for name in saved if "seed" in name])
 
-# %% [markdown]
-# They are not in a `.keras` file either. Save them by name, as `parts_of` does.
+# %% [markdown] tags=["after-reveal"]
+# A `.keras` file doesn't hold them either, so save them by name, as `parts_of` does. You wouldn't
+# see such a loss, because **a smooth curve proves nothing**. Under plain SGD, which remembers
+# nothing, no run would have jumped, although the place in the data and the seeds are lost all the
+# same.
 #
+# > **Takeaway.** Save the weights, the optimizer, the place in the data and the seeds. To prove
+# > that you did, compare with an undisturbed run, bit for bit.
+#
+# <details><summary>Fine print</summary>
+#
+# This model isn't compiled, so its optimizer isn't a part of it. In lesson 08 the model was
+# compiled, and its checkpoint held the optimizer's variables. Callbacks, metrics and the history
+# have a state, too, while a learning-rate schedule reads the optimizer's count.
+# </details>
+
+# %% [markdown]
 # ## Killed while it saves
 #
-# A kill can come at any moment, even while a checkpoint is being written. Here a process writes the
-# second checkpoint over the first one. `call_in_process` runs a function in a new process, and with
-# `most_bytes=600` the system kills the process when the file would grow beyond 600 bytes.
+# A kill can come at any moment, even while a checkpoint is being written. Here a process writes a
+# second checkpoint over the first one, and `most_bytes=600` lets the system kill it when the file
+# would grow beyond 600 bytes:
 
 
 # %%
@@ -324,23 +259,18 @@ def save_in_place(path, data):
 
 path, first, second = folder / "newest", b"1" * 1000, b"2" * 1000
 save_in_place(path, first)
-killed = call_in_process(save_in_place, path, second, most_bytes=600)
-dl.show("ended by a signal", killed.code < 0)
-
-# %%
+call_in_process(save_in_place, path, second, most_bytes=600)
 found = path.read_bytes()
-dl.show("bytes", len(found))
 dl.show("the first checkpoint", found == first)
 dl.show("the second checkpoint", found == second)
 
 # %% [markdown]
-# Opening the file for writing emptied it, and only the bytes before the kill arrived. Before the
-# save there was a checkpoint, and now there is none. The cure has three steps: write to a
-# **different name**, bring the bytes to the disk, and only then `replace` the old file. `os.fsync`
-# asks the system to bring the bytes to the disk, and waits. (On macOS the drive may still hold them
-# in a buffer.) If only the process is killed, you do not need `os.fsync`. If the power fails, you
-# do: without it the new name could be on the disk before the bytes. On a local POSIX file system,
-# as on Linux and macOS, a replace is atomic: a reader finds the old file or the new file, whole.
+# There was a checkpoint before the save, and now there is none, because opening a file for writing
+# empties it before the first new byte arrives. You keep your old key until you've tried the new one
+# in the lock, and a save should keep the old checkpoint in the same way. So write to a **different
+# name**, let `os.fsync` bring the bytes to the disk, and only then `replace` the old file. On a
+# local file system of Linux or macOS a replace is atomic, so a reader finds the old file or the new
+# one, and never a part:
 
 
 # %%
@@ -356,94 +286,38 @@ def save_beside(path, data):
 save_beside(path, first)
 call_in_process(save_beside, path, second, most_bytes=600)
 dl.show("the first checkpoint, whole", path.read_bytes() == first)
-dl.show("in the folder", sorted(file.name for file in folder.glob("newest*")))
 
 # %% [markdown]
-# <details><summary>On an object store</summary>
+# Keep a few checkpoints as well, because a run may have produced NaN before you noticed.
+# `tf.train.CheckpointManager(checkpoint, folder, max_to_keep=3)` keeps three and writes the name of
+# the newest one last, and when your script starts again, `restore_or_initialize()` restores it.
 #
-# Many object stores have no atomic rename, S3's general-purpose buckets among them. There a
-# library copies and deletes, which is not atomic. Write the checkpoint's files first, and last a
+# > **Takeaway.** Write a checkpoint under a different name and rename it last, so that a whole one
+# > is there at every moment. Keep more than one.
+#
+# <details><summary>Fine print</summary>
+#
+# If only the process is killed, you don't need `os.fsync`. If the power fails, you do, because the
+# new name could be on the disk before the bytes are. On macOS the drive may still hold them in a
+# buffer. Many object stores have no atomic rename, S3's general-purpose buckets among them, and
+# there a library copies and deletes instead. So write the checkpoint's files first, and last a
 # small file that names the newest checkpoint.
 # </details>
 
 # %% [markdown]
-# Also **keep a few checkpoints**. A disk can return wrong bytes, and a run may have produced NaN
-# before you noticed. TensorFlow's `CheckpointManager` writes the name of the newest checkpoint
-# last, and removes the oldest checkpoints:
-
-
-# %%
-def managed(training):
-    checkpoint = tf.train.Checkpoint(**parts_of(training))
-    return tf.train.CheckpointManager(checkpoint, folder / "managed", max_to_keep=3)
-
-
-dl.set_seed(1)
-training = Training()
-manager = managed(training)
-for until in (5, 10, 15, 20, 25):
-    run(training, until)
-    manager.save(checkpoint_number=until)
-dl.show("kept", [Path(one).name for one in manager.checkpoints])
-
-training = Training()  # as in a new process
-managed(training).restore_or_initialize()
-dl.show("resumes after step", training.step)
-dl.show("equal bit for bit", run(training, STEPS) == undisturbed[25:])
-
-# %% [markdown]
-# ## The same with fit
-#
-# `dl.Resume` does all of this for `fit` of a model from `dl.distribute`. If you start the script
-# again, it restores the newest checkpoint and skips the batches that were trained on. To skip the
-# right ones, it needs a seed in each shuffle. It saves every `every_steps` steps, and at the end
-# of each epoch. The folded cell has `fit(strategy, *callbacks)`: it trains for 40 steps and
-# returns the weights as one array, and the optimizer's count of steps. It calls `dl.set_seed`
-# first, because the order of a shuffle follows from TensorFlow's seed, too.
-
-
-# %% tags=["hide-input"]
-def build():
-    model = make_model()
-    model.compile(keras.optimizers.Adam(0.03), loss=loss_of)
-    return model
-
-
-def fit(strategy, *callbacks, epochs=4):
-    dl.set_seed(1, deterministic=True)
-    data = tf.data.Dataset.from_tensor_slices((images, labels))
-    data = data.shuffle(320, seed=1).batch(32)
-    model = dl.distribute(build, strategy)
-    model.fit(data, epochs=epochs, shuffle=False, verbose=0, callbacks=[*callbacks])
-    weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
-    return {"weights": weights, "steps": int(model.optimizer.iterations.numpy())}
-
-
-# %% [markdown]
-# <details><summary>And Keras's own BackupAndRestore?</summary>
-#
-# `keras.callbacks.BackupAndRestore` is a part of Keras itself. We stopped a run of 40 steps in step
-# 17, with a save after each step. In the end its optimizer counts 46 steps. It restored the weights
-# of step 16, but went back to the beginning of the epoch, step 10: 16 + 30 = 46. Six batches were
-# trained on twice.
-#
-# | | `dl.Resume` | `BackupAndRestore` |
-# |---|---|---|
-# | weights, optimizer | yes | yes |
-# | resumes | at the next batch | at the start of the epoch: batches are trained twice |
-# | order of the data | that of this epoch | that of the first epoch, again |
-# | seeds of dropout | yes | no |
-# | history, state of callbacks | yes | no |
-# | saved | beside, then renamed; the newest N | in place; two with `double_checkpoint=True` |
-# | when `fit` has ended | stays | is removed, unless `delete_checkpoint=False` |
-# </details>
-#
 # ## Kill a worker
 #
-# Now with two workers, two processes. The callback `killed_once` makes worker 1 kill its own
-# process at the end of step 17, by SIGKILL, which no code can catch. (A file notes that it
-# happened, so that it happens once.) `restart=1` allows the cluster to start **all** workers again,
-# once, and to call the function again. First we train undisturbed, then with the kill.
+# For `fit` you write none of this, because `dl.Resume` saves all four parts and restores them when
+# the script starts again:
+#
+# ```diff
+# - model.fit(data, epochs=4)
+# + model.fit(data, epochs=4, callbacks=[dl.Resume("checkpoints", every_steps=5)])
+# ```
+#
+# It skips the batches that are done, so it needs a seed in each shuffle. In the next cell, our
+# `fit` trains a model from `dl.distribute` for 40 steps, and returns its weights and the
+# optimizer's count of steps.
 
 
 # %%
@@ -452,6 +326,11 @@ def train(path, *callbacks, epochs=4):
     trained = fit(dl.make_strategy("multi_worker"), *callbacks, resume, epochs=epochs)
     return trained | {"resumed from": str(resume.resumed_from)}
 
+
+# %% [markdown]
+# Synchronous workers wait for each other, so if one of them is lost, **all** have to start again,
+# and `restart=1` allows the cluster to do that once. We train undisturbed first. Then `killed_once`
+# makes worker 1 kill its own process at the end of step 17, by SIGKILL, which no code can catch:
 
 # %%
 cluster = dl.LocalCluster(workers=2, restart=1)
@@ -462,30 +341,23 @@ kill = killed_once(worker=1, step=17, note=folder / "was-killed")
 recovered = cluster.run(train, folder / "disturbed", kill, timeout_secs=90)
 
 # %%
-dl.show("was killed", (folder / "was-killed").exists())
-for task, one, undisturbed_one in zip(cluster.tasks, recovered, calm, strict=True):
-    dl.show(f"{task} resumed from", one["resumed from"])
-    dl.show(f"{task} steps", one["steps"])
-    same = np.array_equal(one["weights"], undisturbed_one["weights"])
-    dl.show(f"{task} equal bit for bit", same)
+for task, killed, whole in zip(cluster.tasks, recovered, calm, strict=True):
+    dl.show(f"{task} resumed from", killed["resumed from"])
+    dl.show(f"{task} steps", killed["steps"])
+    dl.show(f"{task} equal bit for bit", np.array_equal(killed["weights"], whole["weights"]))
 
 # %% [markdown]
-# A process was killed, and the result is the same in every bit. The seeds, deterministic operations
-# and equal hardware are needed for that, as in [lesson 06](06_reproducibility.ipynb). Three more
-# things made it possible:
+# A process was killed, and the result is the same in every bit. Besides the four parts, that took
+# three things:
 #
-# - **Both** workers were started again. Worker 0 waited in an all-reduce that worker 1 could not
-#   join.
-# - One worker saved, the chief, and both read what it had saved. On several machines the folder
-#   must be on a disk that all of them share.
-# - As many workers came back as before: two.
+# - **Both** workers started again, because worker 0 can't finish an all-reduce without worker 1.
+# - Only the chief saved, and both read what it had saved, so several machines need a disk that all
+#   of them share.
+# - Each step counts once. Steps 16 and 17 were computed twice, but the first time they changed only
+#   variables of processes that are gone.
 #
-# The optimizer counts 40 steps, although steps 16 and 17 were computed twice. The first time, they
-# changed only variables of processes that are gone.
-#
-# Now suppose that one machine is gone for good, and you can't wait for another. We train two epochs
-# on two workers, and resume from their checkpoint on one device, here in this notebook. The global
-# batch and the seed stay the same, and the model has dropout.
+# Now suppose that one machine is gone for good. We train two epochs on two workers, and resume from
+# their checkpoint on one device, with the same global batch, the same seed and the same dropout.
 
 # %% tags=["predict"]
 fewer_guess = dl.predict(
@@ -502,11 +374,9 @@ fewer_guess = dl.predict(
 # %%
 cluster.restart()
 cluster.run(lambda path: train(path, epochs=2), folder / "halfway", timeout_secs=60)
-resume = dl.Resume(folder / "halfway", every_steps=5)
-on_one = fit(dl.make_strategy("one_device"), resume)
+cluster.close()
+on_one = fit(dl.make_strategy("one_device"), dl.Resume(folder / "halfway", every_steps=5))
 largest = float(np.abs(on_one["weights"] - calm[0]["weights"]).max())
-dl.show("resumed from", str(resume.resumed_from))
-dl.show("steps at the end", on_one["steps"])
 dl.show("equal bit for bit", largest == 0)
 
 # %% tags=["reveal"]
@@ -517,12 +387,13 @@ fewer_guess.reveal(
     {
         "they differ by rounding only, less than 1e-4": "One device sums the same 32 examples, "
         "behind the same masks, in a different order than two workers.",
-        "they are equal, bit for bit": "One device drops the same units as two workers. But it "
-        "sums 32 examples in a different order, and each addition rounds.",
-        "they differ by more than rounding": "So it would be if each worker drew masks of its own. "
-        "But two workers draw the masks of one device, each the rows of its examples.",
-        "there are none: Resume refuses the checkpoint": "A checkpoint knows nothing of workers. "
-        "Resume takes it, and counts the steps on to 40.",
+        "they are equal, bit for bit": "That would be so if the order of a sum didn't matter. One "
+        "device drops the same units as two workers, but it sums 32 examples in a different order, "
+        "and each addition rounds.",
+        "they differ by more than rounding": "That would be so if each worker drew masks of its "
+        "own. But two workers draw the masks of one device, each the rows of its examples.",
+        "there are none: Resume refuses the checkpoint": "That would be so if a checkpoint knew "
+        "the number of workers. It doesn't, so Resume takes it, and counts the steps on to 40.",
     },
 )
 
@@ -530,27 +401,44 @@ fewer_guess.reveal(
 dl.show("largest difference of a weight", largest, below=1e-4)
 
 # %% [markdown] tags=["after-reveal"]
-# So you can continue with the machines you have, and it's still the same training run: `dl.Resume`
-# restores the state of the masks, and under `dl.distribute` the masks don't depend on the number of
-# replicas. If the difference is ever larger than rounding, look for a bug.
+# So you can continue with the machines that you have, and it's still the same training run. Even
+# the masks of dropout are the same, because under `dl.distribute` they don't depend on the number
+# of replicas. If you ever see a larger difference, look for a bug.
 #
-# <details><summary>What happens to the survivor without distlab?</summary>
+# > **Takeaway.** If a synchronous worker dies, start all of them again from one checkpoint. As many
+# > workers as before give the same bits, and fewer give the same run up to rounding.
 #
-# Workers send heartbeats to the coordination service, which runs on the chief. If worker 1 dies,
-# the chief misses its heartbeats, and the all-reduce of worker 0 raises `UnavailableError`. In our
-# runs that took 7 to 11 seconds. If the *chief* dies, the other workers notice within a second or
-# so. In both cases the processes that live must end, and all must start again: TensorFlow brings no
-# worker back.
+# <details><summary>Fine print</summary>
+#
+# Equal bits need seeds, deterministic operations and equal hardware, as in [lesson
+# 06](06_reproducibility.ipynb). `dl.Resume` saves every `every_steps` steps and at the end of each
+# epoch.
+#
+# Without distlab the survivor gets an error as well. Workers send heartbeats to the chief, and when
+# those of worker 1 stop, the all-reduce of worker 0 raises `UnavailableError`, in our runs after 7
+# to 11 seconds. If the *chief* dies, the others notice within a second or so. TensorFlow itself
+# brings no worker back.
 # </details>
 #
+# <details><summary>And Keras's own BackupAndRestore?</summary>
+#
+# We stopped a run of 40 steps in step 17, with a save after each step, and at the end its optimizer
+# had counted 46. `keras.callbacks.BackupAndRestore` restored the weights of step 16, but went back
+# to the beginning of the epoch, step 10, so it trained on six batches twice. In each restart it
+# also begins with the order of the first epoch, and it restores neither the seeds of dropout nor
+# the history.
+# </details>
+
+# %% [markdown]
 # ## Asked to leave: SIGTERM
 #
-# Often a training run gets a warning before it is killed. The scheduler, the program that assigns
-# machines to jobs, sends **SIGTERM**, and SIGKILL some time later. Kubernetes waits 30 seconds by
-# default, and so does Slurm when a job's time is over. In many cases 30 seconds suffice for a save.
+# A scheduler usually asks before it kills. It sends **SIGTERM** first, and SIGKILL some time later:
+# by default after 30 seconds in Kubernetes, and in Slurm when a job's time is over. In many cases
+# that's enough for a save.
 #
-# A first attempt: save in the function that Python calls when the signal comes, the *handler*, and
-# end the process. Here the signal comes in the middle of a step:
+# The obvious idea is to save right in the *handler*, the function that Python calls when the signal
+# comes, and to end the process there. Here the signal comes in the middle of a step, between the
+# change of the weight and the count of the step:
 
 
 # %%
@@ -572,279 +460,192 @@ def train_and_save_in_handler(steps, asked_in):
 # %% tags=["predict"]
 handler_guess = dl.predict(
     "What does `train_and_save_in_handler(9, 6)` save?",
-    ["weight 6, step 6", "weight 7, step 6", "weight 7, step 7", "weight 9, step 9"],
+    ["weight 6, step 6", "weight 7, step 6", "weight 7, step 7"],
 )
 
 # %%
-ended = call_in_process(train_and_save_in_handler, 9, 6)
-dl.show("exit code", ended.code)
+dl.show("exit code", call_in_process(train_and_save_in_handler, 9, 6).code)
 
 # %% tags=["reveal"]
 handler_guess.reveal(
     "weight 7, step 6",
     {
         "weight 7, step 6": "The signal came between the two lines of a step: the weight had "
-        "changed, and the step was not counted yet.",
-        "weight 6, step 6": "That is the state before the step. The weight had already changed "
-        "when the signal came.",
-        "weight 7, step 7": "That is a whole step. The handler does not wait for it: Python runs a "
-        "handler as soon as it can, even in the middle of a line.",
-        "weight 9, step 9": "The handler does not wait for the loop: it runs at once, and ends the "
-        "process.",
+        "changed, and the step wasn't counted yet.",
+        "weight 6, step 6": "That would be so if the signal came before the step. The weight had "
+        "already changed when it came.",
+        "weight 7, step 7": "That would be so if the handler waited for the end of the step. "
+        "Python runs it as soon as it can, even in the middle of a line.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# **First mistake:** it saved half of a step. Python runs a handler soon after the signal, between
-# two of the small instructions into which it compiles a line. That can be in the middle of a
-# training step. A run that resumes from there trains step 7 twice. (Only during a call into C code
-# does the handler wait. So a worker in an all-reduce runs it when the all-reduce ends.)
+# It saved half of a step, because Python runs a handler soon after the signal, wherever the program
+# is, and a run that resumes from there trains step 7 twice. The exit code is a mistake, too: 0
+# means "I'm done", so a supervisor, a program that starts failed runs again, won't start this one.
 #
-# **Second mistake:** exit code 0, which means "I am done". A supervisor, a program that starts
-# failed runs again, does not start this one.
-#
-# **The cure:** the handler only takes a note. The loop looks at the note where a step is whole,
-# saves, and exits with 143. That is 128 + 15, the number of SIGTERM, and means "I was asked to
-# stop". In the exercise you write it.
+# A handler should therefore only take a note. The loop looks at the note after each step, where the
+# state is whole, saves, and exits with 143, which means "I was asked to stop": it's 128 + 15, and
+# 15 is the number of SIGTERM. In the exercise you'll write that.
 #
 # <details><summary>The signal comes at the same place. What does the repaired function save?
 # </summary>
+#
 # Weight 7, step 7: the step in which the signal came is finished, and then it saves.
 # </details>
 
 # %% [markdown]
-# `dl.Resume` does this on all workers at once. Here is the whole chain, as in a terminal: two
-# workers train 40 steps, and worker 1 gets SIGTERM in step 17. The launcher may start them again
-# once. `every_steps=1000` never comes due here, so without the signal the newest checkpoint would
-# be that of an epoch's end, step 10. The folded cell writes the script `train.py`, with `fit`,
-# `dl.Resume` and a callback that raises the signal:
-
-# %% tags=["hide-input"]
-script = """
-import signal
-from pathlib import Path
-
-import distlab as dl
-import keras
-import numpy as np
-
-strategy = dl.make_strategy("multi_worker")  # before any other call of TensorFlow
-
-def build():
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model
-
-class AskedOnce(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        me, asked = strategy.cluster_resolver.task_id, Path("asked")
-        if me == 1 and self.model.optimizer.iterations == 17 and not asked.exists():
-            asked.touch()
-            signal.raise_signal(signal.SIGTERM)
-
-print("life begins")
-callbacks = [AskedOnce(), resume := dl.Resume("checkpoints", every_steps=1000)]
-model, (x, y) = dl.distribute(build, strategy), (np.ones((320, 8)), np.zeros(320))
-model.fit(x, y, batch_size=32, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
-print("steps at the end:", int(model.optimizer.iterations.numpy()))
-print("resumed from step", resume.resumed_from.step)
-"""
-written = (folder / "train.py").write_text(script)
+# `dl.Resume` does this on all workers at once. Here two workers train for 40 steps, worker 1 gets
+# SIGTERM in step 17, and the launcher may start both of them again, once. The script asks for a
+# checkpoint every 1,000 steps, so without the signal the newest one would be that of an epoch's
+# end, step 10:
 
 # %%
+write_script(folder)
 launched = launch_here("--workers", "2", "--max-restarts", "1", "train.py", folder=folder)
 print(*launched.lines_with("life"), *launched.lines_with("steps"), sep="\n")
-resumed_from = {int(line.split()[-1]) for line in launched.lines_with("resumed from step")}
-dl.show("different steps from which they resumed", len(resumed_from))
-dl.show("it is step 17, or soon after", 17 <= min(resumed_from) <= 20)
+steps = {int(line.split()[-1]) for line in launched.lines_with("resumed from step")}
+dl.show("all resumed from one step, 17 or soon after", len(steps) == 1 and 17 <= min(steps) <= 20)
 dl.show("exit code", launched.exit_code)
 
 # %% [markdown]
 # Both workers started twice and ended with 40 steps, although only worker 1 got the signal.
-# `dl.Resume` let them agree on a step, and the chief saved it. Then all exited with 143, and
-# `distlab launch` started all of them again.
+# `dl.Resume` let them agree on a step, the chief saved it, and all exited with 143, so `distlab
+# launch` started all of them again.
+#
+# > **Takeaway.** A handler only takes a note. Save between two steps, and exit with 143, so that a
+# > supervisor starts you again.
+#
+# <details><summary>Fine print</summary>
+#
+# Python runs a handler between two of the small instructions into which it compiles a line. Only
+# during a call into C code does the handler wait, so a worker in an all-reduce runs it when the
+# all-reduce ends. With several workers, the notes must be exchanged, so that all leave after the
+# same step.
+# </details>
 #
 # <details><summary>On your machines: two things that must be true</summary>
 #
-# - **The signal reaches Python.** It often reaches only a shell, or process 1 of a container, and a
-#   shell does not pass it on. End your shell script with `exec python train.py`, so that Python
-#   takes the place of the shell. In Slurm `--signal=TERM@120` sends SIGTERM to the processes that
-#   `srun` started, about two minutes before the end. `--signal=B:TERM@120` sends it only to the
-#   batch shell, which runs your batch script.
-# - **Something starts it again.** Kubernetes restarts a failed container on the same node,
-#   according to the pod's `restartPolicy`. If it takes the pod itself away, only a controller, such
-#   as a Job, creates a new one. Slurm can requeue a job, which means that the job waits for
-#   machines again and then starts from the top. It can do so after a
-#   [preemption](../docs/glossary.md#preemption) or a failed node, or when the script calls
-#   `scontrol requeue`. Do not rely on the exit code there.
+# - **The signal reaches Python.** Often it reaches only a shell, which doesn't pass it on, so end
+#   your shell script with `exec python train.py`. In Slurm, `--signal=TERM@120` sends SIGTERM to
+#   the processes that `srun` started, about two minutes before the end, while `--signal=B:TERM@120`
+#   sends it only to the batch shell.
+# - **Something starts it again.** Kubernetes restarts a failed container on its node, according to
+#   the pod's `restartPolicy`, but if the pod itself is taken away, only a controller such as a Job
+#   creates a new one. Slurm requeues a job after a [preemption](../docs/glossary.md#preemption) or
+#   a failed node, or when the script calls `scontrol requeue`; don't rely on the exit code there.
+#
+# A [spot instance](../docs/glossary.md#spot-instance) gets a notice instead of a signal. AWS writes
+# it into the [instance's
+# metadata](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html)
+# two minutes before, and a program on the machine must turn it into SIGTERM.
 # </details>
 #
-# <details><summary>Spot instances, and TensorFlow's own handler</summary>
-#
-# A [spot instance](../docs/glossary.md#spot-instance) gets a notice, not a signal. AWS writes it
-# into the [instance's
-# metadata](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html)
-# two minutes before. A program on the machine must turn the notice into SIGTERM.
+# <details><summary>TensorFlow's own handler, PyTorch and JAX</summary>
 #
 # `tf.distribute.experimental.PreemptionCheckpointHandler` is for loops of your own. It hears
 # SIGTERM (on Google's cloud: the notice), lets the workers agree on a step, saves and exits with 42
-# (on Google's cloud: 143). Tell your supervisor that code, or pass an `exit_fn`. It saves what your
-# `tf.train.Checkpoint` names, so seeds and the place in the data are yours to add.
+# (on Google's cloud: 143), so give your supervisor that code, or pass an `exit_fn`. It saves what
+# your `tf.train.Checkpoint` names, so seeds and the place in the data are yours to add.
+#
+# In PyTorch, `torchrun --max-restarts=3` starts all workers again if one fails, as `distlab launch`
+# does on this machine. You save the `state_dict` of model *and* optimizer, the random states, and
+# the place in the data, which `torchdata`'s `StatefulDataLoader` keeps. In JAX, Orbax writes
+# checkpoints to a temporary name and renames them last, and random keys are explicit values, so you
+# save them like weights.
 # </details>
-#
-# <details><summary>In plain TensorFlow</summary>
-#
-# To get what `dl.Resume` does in your own loop, you need: one `tf.train.Checkpoint` with the four
-# parts, restored on **every** worker at the start; a `CheckpointManager` that saves on the chief
-# only (for no part holds a count that must be read from all workers, as in lesson 09); `skip` to
-# the batch; and a handler that takes a note. The exercise builds these parts. With several workers,
-# the notes must be exchanged, too, so that all leave after the same step.
-# </details>
-#
-# <details><summary>In PyTorch and JAX</summary>
-#
-# **PyTorch:** if one worker fails, `torchrun --max-restarts=3` starts all workers again, on every
-# node, as `distlab launch` does on this machine. Saving is yours: `state_dict` of model *and*
-# optimizer, the random states, and the place in the data. `torchdata`'s `StatefulDataLoader` keeps
-# that place. **JAX:** Orbax writes checkpoints to a temporary name and renames them last. Random
-# keys are explicit values, so you save them like weights. Grain's iterators can be saved, too.
-# </details>
-#
-# ## Extra: How often to save
-#
-# Each checkpoint costs time. Each failure costs the work since the last checkpoint. Two numbers
-# decide, and you can measure both:
-#
-# - `C`: the seconds that a checkpoint takes,
-# - `M`: the mean seconds between two failures of the whole training.
-#
-# If you save every `T` seconds, saving takes the share `C / T`. A failure comes on average in the
-# middle of an interval, so it loses `T / 2` seconds once in `M`: the share `T / (2 * M)`. Together
-# you lose the sum of the two shares.
-#
-# Take the opening's numbers. With 8 GPUs in a machine, 16,384 GPUs are 2,048 machines. We count
-# each of the 419 interruptions as the failure of one machine, although some came from software or
-# from the network. Then all together fail once in 3.1 hours, and **one** machine fails once in
-# 2,048 times that, about 6,300 hours. We assume that a checkpoint takes 20 seconds.
-
-# %% tags=["hide-input"]
-MACHINES, SAVE_SECS = 2048, 20.0
-FAILURE_SECS = 54 * 24 * 3600 / 419 * MACHINES  # between two failures of one machine
-
-between = FAILURE_SECS / MACHINES  # of the whole training
-every_secs = np.geomspace(60, 4 * 3600, 60)
-shares = {"saving": SAVE_SECS / every_secs, "lost work": every_secs / (2 * between)}
-draw_interval(every_secs, shares, best_secs=float(np.sqrt(2 * SAVE_SECS * between)))
 
 # %% [markdown]
-# The sum is least where the two curves meet: `C / T = T / (2 * M)`, and so
+# ## Extra: How often to save
 #
-# > `T = sqrt(2 * C * M)`
+# Saving costs time, and so does every failure, because it loses the work since the last checkpoint.
+# Two numbers that you can measure decide between them: the seconds $C$ that a checkpoint takes, and
+# the mean seconds $M$ between two failures of the whole training.
 #
-# This is [Young's rule](https://doi.org/10.1145/361147.361115) of 1974. The curve is flat: half or
-# twice the interval costs 7.5 % instead of 6.0 %. Ten times the interval costs 30 %.
-#
-# **Each** machine can fail, and one failure stops all. So ten times the machines fail ten times as
-# often. The folded cell lets failures come at random, and counts the time that is lost. A failure
-# can hit a restart, too: then the restart begins again.
-
-
-# %% tags=["hide-input"]
-def lost_share(machines, restart_secs):
-    """The share of the time that is not training, if you save at the best interval."""
-    between = FAILURE_SECS / machines
-    every = np.sqrt(2 * SAVE_SECS * between)
-    until_failure = np.random.default_rng(1).exponential(between, size=50_000)
-    training = np.maximum(until_failure - restart_secs, 0)  # each life begins with a restart
-    kept = training // (every + SAVE_SECS) * every
-    return 1 - kept.sum() / until_failure.sum()
-
+# If you save every $T$ seconds, saving takes the share $C/T$ of your time. A failure comes on
+# average in the middle of an interval, so it loses $T/2$ seconds once in $M$: the share $T/(2M)$.
+# The figure shows both for the opening's numbers, if a checkpoint takes 20 seconds:
 
 # %%
-dl.show("1,000 machines lose, in %", 100 * lost_share(1000, restart_secs=300), digits=0)
+every_secs, shares, best_secs = failure_costs.interval_costs()
+figures.draw_interval(every_secs, shares, best_secs=best_secs)
+
+# %% [markdown]
+# You lose the least where the two curves meet, and solving $C/T = T/(2M)$ for $T$ gives [Young's
+# rule](https://doi.org/10.1145/361147.361115) of 1974: $T = \sqrt{2CM}$. You needn't hit it
+# exactly, because half or twice the best interval costs 7.5 % of the time instead of 6 %.
+#
+# One failure stops all machines, so ten times the machines fail ten times as often, and each time
+# they also need to start again.
+
+# %%
+lost_on_1000 = 100 * failure_costs.lost_share(1000, restart_secs=300)
+dl.show("1,000 machines lose, in %", lost_on_1000, digits=0)
 
 # %% tags=["predict"]
 waste_guess = dl.predict(
     "1,000 machines lose 5 % if a restart takes 5 minutes. What do 10,000 lose, if they save at "
     "their own best interval?",
-    ["about 5 %", "about 16 %", "about 23 %", "about 50 %"],
+    ["about 5 %", "about 23 %", "about 50 %"],
 )
 
-# %% tags=["hide-input"]
-counts = [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000]
+# %%
 restarts = {"no time": 0.0, "1 minute": 60.0, "5 minutes": 300.0}
-lost = {
-    f"a restart takes {name}": [lost_share(machines, secs) for machines in counts]
-    for name, secs in restarts.items()
-}
-draw_waste(counts, lost)
+lost = failure_costs.lost_shares(
+    {f"a restart takes {name}": secs for name, secs in restarts.items()}
+)
+figures.draw_waste(failure_costs.COUNTS, lost)
 
 # %% tags=["reveal"]
-percents = {5: "about 5 %", 16: "about 16 %", 23: "about 23 %", 50: "about 50 %"}
-percent = 100 * lost_share(10_000, restart_secs=300)
+percents = {5: "about 5 %", 23: "about 23 %", 50: "about 50 %"}
+percent = 100 * failure_costs.lost_share(10_000, restart_secs=300)
 waste_guess.reveal(
     percents[min(percents, key=lambda choice: abs(choice - percent))],
     {
-        "about 23 %": "Saving and lost work grow about 3 times, and restarts 10 times.",
-        "about 5 %": "Saving more often softens the loss of work, and costs time itself. And no "
-        "interval makes a restart rarer.",
-        "about 16 %": "Saving and lost work do grow by sqrt(10), about 3 times, at the best "
-        "interval. But ten times the failures need ten times the restarts.",
-        "about 50 %": "That is ten times 5 %. Only the restarts grow ten times. Saving and lost "
-        "work grow about 3 times, because you save more often.",
+        "about 23 %": "Saving and lost work grow about three times, and restarts ten times.",
+        "about 5 %": "That would be so if saving more often cost nothing and made restarts rarer. "
+        "It takes time itself, and no interval prevents a restart.",
+        "about 50 %": "That would be so if everything grew ten times. Only the restarts do, "
+        "because with a shorter interval saving and lost work grow about three times.",
     },
 )
 
-# %% tags=["hide-input", "after-reveal"]
-print("machines   save every   lost if a restart takes", *restarts, sep="   ")
-for machines in (1000, 2048, 10_000, 100_000):
-    minutes = np.sqrt(2 * SAVE_SECS * FAILURE_SECS / machines) / 60
-    percent = [f"{lost_share(machines, secs):.0%}" for secs in restarts.values()]
-    print(f"{machines:>8,}{minutes:>9.1f} min{percent[0]:>33}{percent[1]:>11}{percent[2]:>12}")
-
 # %% [markdown] tags=["after-reveal"]
-# For the 2,048 machines of the opening the calculation gives 6 to 8 %, which does not contradict
-# the report's "more than 90 %". With restarts of 5 minutes, the restarts cost 1 % on 1,000 machines
-# and 10 % on 10,000. On 100,000 machines they cost 47 % (83 minus 36), more than saving and lost
-# work together. A better interval cannot reduce that part. A quicker **restart** can, and so can
-# rarer failures. `dl.Resume(folder, every_secs=...)` takes the interval in seconds.
-
-# %%
-cluster.close()
+# On 1,000 machines restarts hardly matter, but on 100,000 they cost more than saving and lost work
+# together, and a better interval can't reduce that part. There you need a quicker restart, or rarer
+# failures.
+#
+# > **Takeaway.** Save every $\sqrt{2CM}$ seconds. The more machines you have, the more a quicker
+# > restart is worth.
+#
+# <details><summary>Fine print</summary>
+#
+# We count each of the 419 interruptions as a failure of one of 2,048 machines with 8 GPUs, although
+# some came from software or from the network, so one machine fails once in about 6,300 hours.
+# `dl.Resume(folder, every_secs=...)` takes the interval in seconds.
+# </details>
 
 # %% [markdown]
 # ## Check yourself
 #
-# <details><summary>1. A run is resumed, and its loss jumps for some steps. What was not restored?
-# </summary>
-# What the optimizer remembers: a fresh Adam takes steps of the full rate.
-# </details>
-#
-# <details><summary>2. A different run is resumed, and its loss continues smoothly. Was everything
+# <details><summary>1. A run is resumed, and its loss continues smoothly. Was everything
 # restored?</summary>
-# The curve cannot tell. A lost place in the data, or lost seeds, do not show in
-# it. Compare the last weights with those of an undisturbed run, bit for bit.
+#
+# The curve can't tell you, since a lost place in the data or lost seeds don't show in it. Compare
+# the last weights with those of an undisturbed run, bit for bit.
 # </details>
 #
-# <details><summary>3. Why is a checkpoint not written under its final name?</summary>
-# A kill in the middle would leave half a checkpoint under a name that is trusted. On a POSIX file
-# system renaming is atomic, and writing is not.
-# </details>
-#
-# <details><summary>4. One of eight synchronous workers dies. Why are all eight started again?
+# <details><summary>2. One of eight synchronous workers dies. Why are all eight started again?
 # </summary>
-# The seven live workers wait for it in a collective, and get an error after some seconds. Their
-# weights may be steps ahead of the checkpoint from which the eighth must begin.
+#
+# The other seven wait for it in a collective, and their weights may be steps ahead of the
+# checkpoint from which the eighth must begin.
 # </details>
 #
-# <details><summary>5. A handler of SIGTERM saves at once and calls <code>sys.exit(0)</code>. What
-# are the two mistakes?</summary> It may save half of a step, and exit code 0 says that training is
-# done.
-# </details>
+# <details><summary>3. A handler of SIGTERM saves at once and calls <code>sys.exit(0)</code>. What
+# are the two mistakes?</summary>
 #
-# <details><summary>6. (Extra) Your checkpoints become four times as quick. How much more often do
-# you save?</summary>
-# Twice as often: the interval grows with the square root of the cost.
+# It may save half of a step, and exit code 0 says that training is done.
 # </details>
 
 # %%
@@ -855,13 +656,10 @@ recap()
 # %% [markdown]
 # ## Next steps
 #
-# - [The exercise](../exercises/11_fault_tolerance.ipynb): the parts one by one, and then a pipeline
-#   that recovers. Two workers run it, and the check kills one.
+# - [The exercise](../exercises/11_fault_tolerance.ipynb): write the parts one by one, and then a
+#   pipeline that recovers, which the check runs on two workers while it kills one.
 # - [Lesson 12](12_ring_all_reduce.ipynb): how an all-reduce travels, and how many bytes it sends.
-# - [Glossary](../docs/glossary.md): every term of the course on one page.
-# - [Daly, 2006](https://doi.org/10.1016/j.future.2004.11.016): Young's rule, refined for frequent
-#   failures.
 # - TensorFlow's [fault-tolerance
 #   section](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras#fault_tolerance)
-#   recommends `BackupAndRestore`. The fold "And Keras's own BackupAndRestore?" shows what that
-#   trains on twice.
+#   recommends `BackupAndRestore`, which trains on some batches twice, as you saw in "Kill a
+#   worker".

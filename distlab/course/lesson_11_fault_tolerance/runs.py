@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from distlab.course.lesson_11_fault_tolerance.training import digits
 from distlab.course.lesson_11_fault_tolerance.worker_kill import killing
 from distlab.course.runs.cluster_calls import call_on_workers
 
@@ -149,16 +150,8 @@ def _model() -> Any:
     return keras.Sequential([keras.Input((8, 8, 1)), *layers])
 
 
-def _digits() -> tuple[Any, Any]:
-    import distlab as dl
-
-    (digits,) = dl.load_dataset("digits", splits=[f"train[:{_EXAMPLES}]"], batch_size=_EXAMPLES)
-    images, labels = next(digits.as_numpy_iterator())
-    return images, labels
-
-
 def _batches_of(first_epoch: int) -> Callable[[int], Any]:
-    images, labels = _digits()
+    images, labels = digits()
 
     def batches_of(epoch: int) -> Any:
         import tensorflow as tf
@@ -173,7 +166,7 @@ def _losses(weights_by_step: dict[int, list[Any]]) -> list[float]:
     """The loss on all digits with each step's weights, in the order of the steps."""
     import keras
 
-    images, labels = _digits()
+    images, labels = digits()
     model = _model()
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
