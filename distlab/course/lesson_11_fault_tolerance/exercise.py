@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Exercise: a pipeline that recovers
 #
-# For [lesson 11](../notebooks/11_fault_tolerance.ipynb). You write the parts of a training that can
-# be killed at any moment, one by one, and then put them together. The last check runs your training
-# on two workers, kills one, and compares every bit of the result.
+# For [lesson 11](../notebooks/11_fault_tolerance.ipynb). What does it take to make a training that
+# you can kill at any moment? You write its parts one by one, and if you go on to task 7, you put
+# them together in a training that the check runs on two workers, kills, and compares in every bit.
 
 # %% [markdown]
 # ## Overview
@@ -14,16 +14,15 @@
 # | 2. `save_atomically` | save so that a kill does no harm | 12 | medium | core |
 # | 3. `newest_checkpoint` | find the newest checkpoint | 5 | easy | core |
 # | 4. `resume_in_a_loop` | resume in the middle of an epoch | 12 | medium | core |
-# | 5. `leave_when_told` | repair two bugs: SIGTERM | 8 | medium | core |
-# | 6. `save_interval` | compute how often to save | 8 | medium | extra |
-# | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard | extra |
-# | report `what_comes_back` | your training, killed: a picture and its text | 15 | medium | extra |
-# | your own model | kill a training of yours, and compare (no points) | 20 | open | extra |
+# | 5. `leave_when_told` | repair a loop that is asked to stop | 8 | medium | core |
+# | 6. `save_interval` | compute how often to save | 6 | medium | extra |
+# | 7. `recovers` | **a pipeline that recovers**, on two workers | 35 | hard | extra |
+# | report `what_comes_back` | your training, killed: a picture and its text | 10 | medium | extra |
+# | your own model | kill a training of yours, and compare (no points) | 15 | open | extra |
 #
-# Write your answers in the cells that start with `# task:`, run them, then run the check below. If
-# you get stuck, open the hint. `dl.Resume` does all of this. Here you write it yourself, once. (The
-# two workers of the last check run servers. Any program that reaches their ports can run code here:
-# see "Extra: Who else may listen" in lesson 09.)
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open the hint. (The two workers of the last check run servers, and any
+# program that reaches their ports can run code here, as lesson 09 explains.)
 
 # %%
 # %load_ext distlab
@@ -50,13 +49,11 @@ dl.show("points of the report", 5)
 # %% [markdown]
 # ## Task 1: the whole state
 #
-# Write `whole_state(model, optimizer, step)`.
+# What does a resumed run need that isn't in the weights? Write `whole_state(model, optimizer,
+# step)`. It returns one `tf.train.Checkpoint` that holds **every** part of the training.
 #
-# - `model` is a Keras model. Some of its layers are dropout layers: one, or several. `optimizer` is
-#   a built Adam. `step` is a variable that counts steps, and gives the place in the data.
-# - It returns one `tf.train.Checkpoint` that holds **every** part of the training. The check calls
-#   it again in a new process, with new objects, and restores the checkpoint there.
-# - About 3 lines.
+# - `model` has one dropout layer or several, `optimizer` is a built Adam, and `step` counts steps.
+# - The check restores your checkpoint in a new process, with new objects. About 3 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -88,15 +85,12 @@ dl.check("whole_state")
 # %% [markdown]
 # ## Task 2: save, and be killed meanwhile
 #
-# Write `save(folder, step, data, keep)`.
+# What is in the folder if a kill comes in the middle of a save? Write `save(folder, step, data,
+# keep)`, which writes the bytes `data` to `folder / "step-12.ckpt"` if `step` is 12.
 #
-# - If `step` is 12, it saves `data` (bytes) as the file `step-12.ckpt` in `folder`. `folder` is a
-#   `Path` that exists.
-# - Afterwards only the `keep` newest checkpoints are in `folder`, and no other file.
-# - It can be killed at any moment, even in the middle of a write. Then every file that matches
-#   `step-*.ckpt` is whole. If the new checkpoint is not complete by then, none of the checkpoints
-#   that were there before is lost. The next save removes whatever else the kill has left.
-# - About 8 lines.
+# - Only the `keep` newest checkpoints stay, and no other file.
+# - Whenever a kill comes, every `step-*.ckpt` is whole, and none goes before the new one is there.
+# - The next save removes what a kill left. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -105,7 +99,7 @@ dl.check("whole_state")
 #
 # <details><summary>Hint 2</summary>
 #
-# `folder.glob("step-*.ckpt")` finds the checkpoints. Sort them by the number in the name:
+# `folder.glob("step-*.ckpt")` finds the checkpoints. Sort them by the number in the name, which is
 # `int(path.stem.removeprefix("step-"))`.
 # </details>
 
@@ -130,18 +124,16 @@ def save(folder, step, data, keep):
 dl.check("save_atomically")
 
 # %% [markdown]
-# **Try next:** write the unfinished file to `/tmp`. If `/tmp` is on a different disk, what does
-# `replace` do? And why would `shutil.move`, which works there, not be safe?
+# **Try next:** write the unfinished file to `/tmp`. If `/tmp` is on another disk, what does
+# `replace` do? And why wouldn't `shutil.move` be safe, although it works there?
 
 # %% [markdown]
 # ## Task 3: the newest
 #
-# Write `newest(folder)`. It returns the `Path` of the newest checkpoint in `folder`, or `None` if
-# there is none.
+# From which checkpoint does a run resume? Write `newest(folder)`. It returns the `Path` of the
+# checkpoint with the highest step, or `None` if there is none.
 #
-# - The newest checkpoint is the one with the highest step.
-# - The folder may hold different files too, such as those that a killed save has left.
-# - About 2 lines.
+# - The folder may hold other files, such as those that a killed save has left. About 2 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -167,16 +159,11 @@ dl.check("newest_checkpoint")
 # %% [markdown]
 # ## Task 4: resume in the middle of an epoch
 #
-# Write the loop: `run_from_checkpoint(manager, step, batches_of, train_on, epochs, every_steps)`.
+# Which batch comes next after a restart? Write the loop `run_from_checkpoint`, whose arguments are
+# in its docstring. The check kills it in the middle of a step, and calls it again with new objects.
 #
-# - `manager` is a `tf.train.CheckpointManager`. Its checkpoint holds every part, `step` included.
-# - `step` is a `tf.Variable` that starts at 0. Your loop counts it: `train_on` does not.
-# - `batches_of(epoch)` returns the list of batches of an epoch. All epochs have the same number.
-#   `train_on(batch)` takes a training step.
-# - Save by `manager.save()` after every `every_steps` steps.
-# - The check kills your loop in the middle of a step, and calls it again with new objects. It
-#   should resume after the last checkpoint's step, and end as if it had not been killed.
-# - About 8 lines.
+# - It resumes after the step of the newest checkpoint, and ends as if it hadn't been killed.
+# - It counts `step`, because `train_on` doesn't. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -193,6 +180,16 @@ dl.check("newest_checkpoint")
 # %%
 # task: resume_in_a_loop
 def run_from_checkpoint(manager, step, batches_of, train_on, epochs, every_steps):
+    """Trains from the newest checkpoint to the end of the last epoch.
+
+    Args:
+        manager: A `tf.train.CheckpointManager`. Its checkpoint holds every part, `step` included.
+        step: A `tf.Variable` that starts at 0.
+        batches_of: Returns the list of batches of an epoch, as many in each epoch.
+        train_on: Takes a training step on a batch.
+        epochs: The number of epochs in all.
+        every_steps: After so many steps `manager.save()` is called.
+    """
     ### BEGIN SOLUTION
     manager.restore_or_initialize()
     for epoch in range(epochs):
@@ -213,17 +210,14 @@ dl.check("resume_in_a_loop")
 # **Try next:** what goes wrong if `batches_of(epoch)` returns a different order in each call?
 
 # %% [markdown]
-# ## Task 5: leave when told
+# ## Task 5: leave when you're asked to
 #
-# `run_until_told(steps, do_step, save)` saves and leaves when SIGTERM comes. But it saves half of a
-# step, and no supervisor starts it again. Run the check before you change anything: `[4, 3]` in its
-# report means that four steps were begun and three were finished. There are **two bugs**.
+# What did this run save, and why does no supervisor start it again? Run the check first: `[4, 3]`
+# means four steps begun and three finished. Repair **two bugs** in `run_until_told(steps, do_step,
+# save)`.
 #
-# - It calls `do_step(step)` for each step from 0 to `steps - 1`.
-# - When SIGTERM comes, it finishes the current step, calls `save()` once, and ends the process with
-#   exit code 143. The check sends the signal in the middle of a step, which may be the last one.
-# - When no signal comes, it takes all steps, does not save, and returns.
-# - About 7 lines, when it is right.
+# - On SIGTERM it finishes its step, even the last one, calls `save()` once, and exits with 143.
+# - Without a signal it takes all steps and doesn't save. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -264,16 +258,12 @@ dl.check("leave_when_told")
 # %% [markdown]
 # ## Task 6: how often to save
 #
-# You have measurements. Write `save_every_steps(save_secs, step_secs, failures, watched_hours,
-# watched_workers, workers)`.
+# After how many steps should you save, to lose the least time? Write `save_every_steps`, whose
+# arguments are in its docstring.
 #
-# - `save_secs` is a list of measured times, one for each save. Use their mean. `step_secs` is the
-#   time of one step.
-# - `failures` is how many failures were counted in `watched_hours` on `watched_workers` workers,
-#   all together.
-# - Your training will run on `workers` such workers. If one fails, all stop.
-# - It returns the number of steps from one checkpoint to the next that loses the least time: an
-#   `int` of at least 1. Round as you like. About 5 lines.
+# - If one of your `workers` fails, all of them stop.
+# - Use the mean of the measured save times.
+# - It returns an `int` of at least 1. Round as you like. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -284,6 +274,16 @@ dl.check("leave_when_told")
 # %%
 # task: save_interval
 def save_every_steps(save_secs, step_secs, failures, watched_hours, watched_workers, workers):
+    """The best number of steps from one checkpoint to the next.
+
+    Args:
+        save_secs: A list of measured times, one for each save.
+        step_secs: The time of one step.
+        failures: How many failures all watched workers had together.
+        watched_hours: How long they were watched.
+        watched_workers: How many workers were watched.
+        workers: How many workers will train.
+    """
     ### BEGIN SOLUTION
     cost = sum(save_secs) / len(save_secs)
     between_failures = watched_hours * 3600 / failures * watched_workers / workers
@@ -301,23 +301,25 @@ dl.check("save_interval")
 # %% [markdown]
 # ## Task 7: a pipeline that recovers
 #
-# Now you put everything together. Write `train(strategy, build, batches_of, epochs, folder,
-# every_steps, keep)`, which runs on two workers. The check runs it twice. The second time it kills
-# one of the workers in the middle of a step, and starts both again. Both times the result must be
-# the same, **bit for bit**.
+# Can you kill a worker, and still get the same bits? Put the parts together in `train`, which runs
+# on two workers. The check runs it undisturbed, then kills a worker in the middle of a step and
+# starts both again.
 #
-# - `strategy` is this worker's `MultiWorkerMirroredStrategy`.
-# - `build()` returns a Keras model with a dropout layer, compiled with an optimizer only: an Adam,
-#   in `model.optimizer`. It has no loss. Use the sparse categorical cross-entropy; the model's
-#   outputs are logits.
-# - `batches_of(epoch)` returns the `tf.data.Dataset` of an epoch, in full global batches. It is the
-#   same on both workers and in each call.
-# - `folder` is the same for both workers, and empty at first. Save after every `every_steps` steps
-#   with a `tf.train.CheckpointManager`. In the end the `keep` newest checkpoints are there and
-#   the manager's small file `checkpoint`, and nothing else. Only one worker writes there.
+# - Save every `every_steps` steps with a `tf.train.CheckpointManager`, on one worker only.
 # - It returns the model. About 30 lines.
 #
+# <details><summary>The arguments of <code>train</code></summary>
+#
+# - `strategy` is this worker's `MultiWorkerMirroredStrategy`.
+# - `build()` returns a Keras model with a dropout layer, compiled with an Adam and without a loss.
+#   Use the sparse categorical cross-entropy; the model's outputs are logits.
+# - `batches_of(epoch)` returns a `tf.data.Dataset` of full global batches, the same on both workers
+#   and in each call.
+# - `folder` is the same for both workers, and empty at first. At the end it holds the `keep` newest
+#   checkpoints and the manager's small file `checkpoint`, and nothing else.
+#
 # You may call `whole_state` of task 1. You need no `dl.Resume`, and no handler for SIGTERM.
+# </details>
 #
 # <details><summary>Hint 1: in which order</summary>
 #
@@ -333,15 +335,15 @@ dl.check("save_interval")
 #
 # <details><summary>Hint 3: the step</summary>
 #
-# The step is that of lesson 09. Batches are full and of even size, so each worker has the same
-# number of examples, and the optimizer adds up the gradients.
+# Use the step of lesson 09. Batches are full and of even size, so each worker has the same number
+# of examples, and the optimizer sums the gradients.
 # </details>
 #
 # <details><summary>Hint 4: the place in the data</summary>
 #
 # `batches_of(epoch).cardinality()` is the number of batches, and `.skip(done)` leaves some out.
-# Skip before you distribute. `step.numpy()` reads a counter, wherever you made it. `int(step)` does
-# not work if you made it in the scope.
+# Skip before you distribute. `step.numpy()` reads a counter wherever you made it, while
+# `int(step)` doesn't work if you made it in the scope.
 # </details>
 
 
@@ -389,13 +391,12 @@ dl.check("recovers")
 # %% [markdown]
 # ## Your report: what comes back
 #
-# Your `train` of task 7 now trains on the digits, with a checkpoint every 5 steps. An epoch has 10
-# steps. It runs three times on two workers, which takes about ten seconds:
+# What does a restart lose if only the weights come back? Your `train` of task 7 trains on the
+# digits, with 10 steps in an epoch and a checkpoint every 5 steps. In about ten seconds it runs
 #
 # 1. undisturbed,
 # 2. killed in step 48, and started again,
-# 3. resumed with the weights of the last checkpoint, and **nothing else**: a fresh Adam, fresh
-#    seeds, and the data from the beginning of the epoch.
+# 3. resumed with the weights of the last checkpoint and **nothing else**.
 
 # %% tags=["predict"]
 resumed_guess = dl.predict("How many steps are done when the killed run resumes?", unit="steps")
@@ -422,16 +423,16 @@ if "runs" in globals():
 
 # %% [markdown]
 # <!-- report: what_comes_back -->
-# A person reads this, with the picture that the cell above draws. Answer below each question, in
-# two to four sentences, and name numbers that you see.
+# A person reads this, with the picture that the cell above draws. Answer below each question in two
+# to four sentences, and name numbers that you see.
 #
-# **1. Which steps were trained twice, and why does the result not show it?**
+# **1. Which steps were trained twice, and why doesn't the result show it?**
 #
 # <!-- BEGIN SOLUTION -->
-# The kill came in step 48, and the last checkpoint has 45 steps. So steps 46, 47 and a part of 48
-# were trained a second time. The first time they changed weights in a process that is gone. So each
-# step counts once in the checkpoint, and in the end. The seeds and the place in the data were
-# restored as well, so the second time gave the same numbers.
+# The kill came in step 48, and the last checkpoint has 45 steps, so steps 46, 47 and a part of 48
+# were trained a second time. The first time they changed weights in a process that is gone, so each
+# step counts once in the end. The seeds and the place in the data were restored as well, which is
+# why the second time gave the same numbers.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -439,10 +440,10 @@ if "runs" in globals():
 # **2. One curve jumps. Which one, by how much, and what was lost? Would you see it with SGD?**
 #
 # <!-- BEGIN SOLUTION -->
-# "Weights only" jumps: its first loss is about 0.36, and the undisturbed one has 0.14 there. It has
-# the right weights, but a fresh Adam. Without its averages Adam takes a step of the full rate for
-# every weight, however small the gradient is. Plain SGD remembers nothing, so no curve would jump.
-# The place in the data and the seeds would still be lost.
+# "Weights only" jumps: its first loss is about 0.36, where the undisturbed one has 0.14. It has the
+# right weights, but a fresh Adam has no averages, so it takes a step of the full rate for every
+# weight, however small the gradient is. Plain SGD remembers nothing, so no curve would jump,
+# although the place in the data and the seeds would be lost all the same.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -452,8 +453,8 @@ if "runs" in globals():
 #
 # <!-- BEGIN SOLUTION -->
 # The weights at the end, compared bit for bit with those of an undisturbed run. Some batches that
-# were read twice, or different dropout masks, move a curve less than its own noise. Here the third
-# run ends at 0.11 and the undisturbed one at 0.09, which looks harmless.
+# were read twice, or other dropout masks, move a curve less than its own noise. Here the third run
+# ends at 0.11 and the undisturbed one at 0.09, which looks harmless.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -461,18 +462,17 @@ if "runs" in globals():
 # %% [markdown]
 # ## Your own model
 #
-# No points, and no check. Take a script that trains a model of yours for at least a minute.
+# Would a training of yours survive? Nothing here is checked. Take a script that trains for at least
+# a minute.
 #
-# 1. Train it undisturbed on two workers (`distlab launch --workers 2 train.py`), with
-#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end.
-# 2. Add `dl.Resume("checkpoints", every_secs=10)` (on several machines: a folder that all share)
-#    and start it, again on two workers, by `distlab launch --workers 2 --max-restarts 3 train.py`.
-# 3. While it trains, find a worker's process ID with `ps`, and end it with `kill -9`.
-# 4. Compare the weights with those that you saved first, bit for bit. If they differ, which part
-#    was lost: is the data shuffled with a seed, and does every layer draw from one?
-# 5. Remove the checkpoints and start it again. End the launcher's process, `distlab launch`, with
-#    `kill -TERM`. What is its exit code? Start it again: from which step does it resume?
-# 6. Measure how long a save takes, and compute how often to save on 1, 10 and 100 such machines.
+# 1. Train it on two workers (`distlab launch --workers 2 train.py`), with `dl.set_seed(1,
+#    deterministic=True)` first, and save the weights at the end.
+# 2. Add `dl.Resume("checkpoints", every_secs=10)` and start it by `distlab launch --workers 2
+#    --max-restarts 3 train.py`. Find a worker's process ID with `ps`, and end it with `kill -9`.
+# 3. Compare the weights, bit for bit. If they differ, which part was lost: is the data shuffled
+#    with a seed, and does every layer draw from one?
+# 4. Remove the checkpoints, start it again, and end the process of `distlab launch` with `kill
+#    -TERM`. What is its exit code, and from which step does the next start resume?
 
 # %% [markdown]
 # ## Next steps
