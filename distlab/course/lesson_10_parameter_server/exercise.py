@@ -19,7 +19,7 @@
 # you get stuck, open the hint.
 #
 # The first check starts the processes, and they end with this notebook. While they run, any program
-# that reaches their ports can run code here: see lesson 09, "Extra: Who else may listen".
+# that reaches their ports can run code here, as lesson 09 explains.
 
 # %%
 # %load_ext distlab
