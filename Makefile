@@ -133,7 +133,7 @@ docs: env  ## build the site into build/site (the notebooks are its pages)
 minutes: env  ## how long each lesson and its exercise take, by words and lines of code (LESSONS="10 12")
 	@$(PY) -m distlab.authoring minutes $(LESSONS)
 
-voice: env  ## how the lessons' sentences sound, in numbers (LESSONS="10 12")
+voice: env  ## how the sentences of lessons and pages sound, in numbers (LESSONS="10 README")
 	@$(PY) -m distlab.authoring voice $(LESSONS)
 
 errors: env  ## print every error in its three parts, to be read as one text (OF=training: of one wing)

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from nbformat import v4
+
 from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.lint.lint import lint_tree
 from distlab.authoring.minutes import MOST_CORE_HOURS, core_hours, minutes_table
 from distlab.authoring.source import Draft, Page, draft_page, find_pages, lesson_stems
-from distlab.authoring.voice import measure_voice, voice_table
+from distlab.authoring.voice import Voice, measure_voice, voice_table
 from distlab.course.course_map import read_map
 from distlab.errors import DistlabError
 
@@ -79,12 +81,26 @@ def _minutes(options: argparse.Namespace) -> int:
 
 
 def _voice(options: argparse.Namespace) -> int:
-    voices = {page.stem: measure_voice(draft.notebook.cells) for page, draft in _lessons(options)}
+    is_all = not options.stems
+    pages = {file.stem: file for file in _site_pages(options.root)}
+    chosen = [name for name in pages if is_all or name in options.stems]
+    options.stems = [name for name in options.stems if name not in pages]
+    voices: dict[str, Voice] = {}
+    if options.stems or is_all:
+        for page, draft in _lessons(options):
+            voices[page.stem] = measure_voice(draft.notebook.cells)
+    for name in chosen:
+        text = pages[name].read_text(encoding="utf-8")
+        voices[name] = measure_voice([v4.new_markdown_cell(text)])  # type: ignore[no-untyped-call]
     _say(voice_table(voices))
-    if options.stems:
+    if not is_all:
         for passage in (passage for voice in voices.values() for passage in voice.runs):
             _say(f"\n- {passage}")
     return 0
+
+
+def _site_pages(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def _lessons(options: argparse.Namespace) -> Iterator[tuple[Page, Draft]]:
@@ -124,9 +140,11 @@ def _parser() -> argparse.ArgumentParser:
     minutes = commands.add_parser("minutes", parents=[where], help="how long the lessons take")
     minutes.set_defaults(run=_minutes)
     minutes.add_argument("stems", nargs="*", metavar="NN", help="lessons, as 00 or 00_start_here")
-    voice = commands.add_parser("voice", parents=[where], help="how the lessons' sentences sound")
+    voice = commands.add_parser("voice", parents=[where], help="how the sentences sound")
     voice.set_defaults(run=_voice)
-    voice.add_argument("stems", nargs="*", metavar="NN", help="lessons, as 00 or 00_start_here")
+    voice.add_argument(
+        "stems", nargs="*", metavar="NAME", help="lessons, as 00, and pages, as README or install"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""How the text of a lesson sounds, in numbers: for its author, and for no test.
+"""How the text of a lesson or a page sounds, in numbers: for its author, and for no test.
 
     print(measure_voice(draft_page(page).notebook.cells))
 
@@ -27,7 +27,7 @@ _SUMMARY = re.compile(r"<summary>.*?</summary>", re.DOTALL)
 _PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 _ADDRESS = re.compile(r"(?<=\])\([^)]*\)")
 _CODE = re.compile(r"`[^`]*`")
-_NO_PARAGRAPH = re.compile(r"[-*] |\d+\. |#|\||>")
+_NO_PARAGRAPH = re.compile(r"[-*] |\d+\. |#|\||>|:::|<!--|\(\w[\w-]*\)=")
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?])[\"')*_\]]*\s+")
 _CONTRACTION = re.compile(
     r"\b\w+(?:n['\u2019]t|['\u2019](?:re|ve|ll|d|m))\b"
@@ -38,7 +38,7 @@ _CONTRACTION = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Voice:
-    """The figures of one lesson.
+    """The figures of one lesson or page.
 
     Attributes:
         words: All words to read, with folds and predictions.
@@ -83,14 +83,14 @@ class Voice:
 
 
 def measure_voice(cells: Sequence[NotebookNode]) -> Voice:
-    """Measures the text of a lesson's cells."""
+    """Measures the text of a lesson's cells, or of the one cell that is a page."""
     return Voice(words=count_minutes(cells).words, sentences=tuple(_sentences(cells)))
 
 
 def voice_table(voices: dict[str, Voice]) -> str:
-    """Returns a table with a row for each lesson."""
+    """Returns a table with a row for each lesson or page."""
     heads = ("words", "mean", f"<= {SHORT}", f">= {LONG}", "runs", "contractions")
-    lines = [f"{'lesson':<28}" + "".join(f"{head:>{len(head) + 4}}" for head in heads)]
+    lines = [f"{'text':<28}" + "".join(f"{head:>{len(head) + 4}}" for head in heads)]
     for stem, voice in voices.items():
         figures = (
             f"{voice.words:,}",

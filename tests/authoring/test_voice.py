@@ -48,8 +48,9 @@ def test_sentences_of_paragraphs_are_counted_and_nothing_else():
     assert (round(voice.short, 2), round(voice.long, 2)) == (0.86, 0.14)
 
 
-def test_a_lesson_is_named_by_its_number(capsys):
-    assert main(["voice", "00", "--root", str(ROOT)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("00_start_here ") and lines[2] == ""
+def test_a_lesson_is_named_by_its_number_and_a_page_by_its_name(capsys):
+    for name, text in (("00", "00_start_here "), ("README", "README ")):
+        assert main(["voice", name, "--root", str(ROOT)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith(text) and lines[2] == ""
     assert main(["voice", "99", "--root", str(ROOT)]) == 2
