@@ -309,14 +309,12 @@ def test_where_xla_compiles_for_gpus_the_loss_scale_is_decided_by_each_replica()
     assert "check_finite(grads)" in inspect.getsource(LossScaleOptimizer._common_apply)
 
 
-def test_the_last_layers_weights_have_the_largest_gradients_and_layer_8_tells_no_digits_apart():
+def test_the_last_layers_weights_have_the_largest_gradients():
     (digits,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=1024)
     images, labels = next(iter(digits))
     dl.set_seed(1)
     layers = [keras.layers.Flatten()] + [keras.layers.Dense(32, "sigmoid") for _ in range(8)]
-    body = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    model = keras.Sequential([body, keras.layers.Dense(10)])
-    assert 3e-6 < np.std(body(images), axis=0).mean() < 5e-6
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Dense(10)])
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with tf.GradientTape() as tape:
         loss = loss_of(labels, model(images))

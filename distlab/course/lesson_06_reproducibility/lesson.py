@@ -288,7 +288,8 @@ masks_guess.reveal(
 # digits). The most would be √8 = 2.8 times on 8 replicas, if all examples had the same gradient.
 #
 # </details>
-#
+
+# %% [markdown]
 # ## Stop and resume
 #
 # A cloud provider can take a [spot instance](../docs/glossary.md#spot-instance) back at any time,
@@ -368,7 +369,8 @@ resume_guess.reveal(
 # units.
 #
 # </details>
-#
+
+# %% [markdown]
 # ## Compute the state
 #
 # Equal masks and lost masks have one cause: a state that follows from whatever was drawn before. In

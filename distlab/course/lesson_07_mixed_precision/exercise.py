@@ -3,7 +3,7 @@
 #
 # For [lesson 07](../notebooks/07_mixed_precision.ipynb). You write what Keras does for you, and the
 # step that it gets wrong on several replicas. A CPU rounds a single number to 16 bits exactly as a
-# GPU does, so the zeros and overflows that you find here appear there too. All training is with
+# GPU does, so the zeros and overflows that you find here appear there, too. All training is with
 # SGD, because Adam would hide some of the mistakes.
 
 # %% [markdown]
@@ -18,9 +18,9 @@
 # | 5. `choose_policy` | choose a policy for each device | 5 | easy | core |
 # | report `what_float16_loses` | explain a picture of your loop and scale | 15 | medium | extra |
 #
-# Write your answers in the cells that start with `# task:`, run them, then run the check below.
-# If you get stuck, open a hint. Task 2 is the most important one. You can do the tasks after it
-# without it.
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open a hint. Task 2 is the one to remember, but the tasks after it don't
+# need it.
 
 # %%
 import keras
@@ -39,17 +39,15 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a head that forgets
 #
-# `head` makes the last layers of a model, its head, under the policy `mixed_float16`. It should
-# divide the scores by a `temperature` before the softmax: the higher the temperature, the more
-# equal the probabilities become. (Distillation trains a small model with such probabilities of a
-# large one.) The version below runs, but it does not use the temperature, and every probability
-# below about 3e-8 is zero. Run the check before you change anything, then repair `head`.
+# Which probabilities does this head lose, and how do you keep them? `head` makes the last layers of
+# a model under the policy `mixed_float16`. It should divide the scores by a `temperature` before
+# the softmax, which makes the probabilities more equal. The version below ignores it, and turns
+# every probability below 3e-8 into zero. Run the check, then repair `head`.
 #
 # - `features` is what the body of the model returns, a float16 Keras tensor.
 # - `temperature` is a number above 1.
-# - `head` returns the probabilities of the classes in float32. They are right even if they are as
-#   small as 1e-12.
-# - Two or three lines are enough.
+# - `head` returns the probabilities of the classes in float32, and they're right even if they're as
+#   small as 1e-12. Two or three lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -86,25 +84,25 @@ dl.check("float32_head")
 
 # %% [markdown]
 # **Try next:** add `keras.layers.Activation("linear", dtype="float32")` after the first version's
-# layer. What does the check say?
+# layer, and read what the check says.
 
 # %% [markdown]
 # ## Task 2: the loss scale, on four replicas
 #
-# Each replica has added up the losses of its own examples and divided them by the global batch:
-# this is its share of the loss. It has multiplied the share by `scale`, and has the gradient from
-# the tape. Write what follows. `scaled_update` runs **on every replica, inside `strategy.run`**.
+# What must all replicas do if one of them overflows? Write `scaled_update`, which runs **on every
+# replica, inside `strategy.run`**. A replica has already summed the losses of its own examples,
+# divided them by the global batch, multiplied this share by `scale`, and taken the gradient. You
+# write what follows.
 #
-# - `gradient` is this replica's gradient of the scaled loss. It is a float32 vector that was
-#   float16 before, so some of its numbers may be infinite or NaN, on one replica or on several.
+# - `gradient` is this replica's gradient of the scaled loss. It's a float32 vector that was float16
+#   before, so some of its numbers may be infinite or NaN, on one replica or on several.
 # - `scale` (float32) and `good_steps` (int32) are what you returned in the step before.
-# - It returns three things: `(step, scale, good_steps)`.
-# - `step` is the gradient of the global batch, unscaled, and clipped to the norm `clip_norm`. It is
+# - It returns `(step, scale, good_steps)`, the same on all replicas. About 9 lines.
+# - `step` is the gradient of the global batch, unscaled, and clipped to the norm `clip_norm`. It's
 #   zero if the step is skipped. (With plain SGD, a zero leaves the weights as they are. With
-#   momentum or Adam it does not, so Keras does not call the optimizer at all.)
+#   momentum or Adam it doesn't, so there Keras doesn't call the optimizer at all.)
 # - After an overflow on any replica, the scale is halved and the count starts at 0.
 # - When `grow_every` good steps in a row are complete, the scale doubles and the count starts at 0.
-# - All replicas return the same. It takes about 9 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -122,8 +120,8 @@ dl.check("float32_head")
 #
 # <details><summary>Hint 3</summary>
 #
-# The order is: reduce, check, unscale, clip, step or skip. The shares are parts of one mean, so
-# they are summed.
+# The order is reduce, check, unscale, clip, step or skip. The shares are parts of one mean, so sum
+# them.
 # </details>
 
 
@@ -156,17 +154,16 @@ dl.check("scaled_update")
 # %% [markdown]
 # ## Task 3: a loop in float16
 #
-# Now a loop around a model, with a fixed scale. The model's inputs are tiny, and so are the
-# gradients of its weights: about 1e-8, which is 0 in float16.
+# How do you train with gradients of about 1e-8, which float16 rounds to 0? Write a loop with a
+# fixed scale, `train(strategy, model, optimizer, dataset, scale)`, which reads `dataset` once.
+# About 16 lines.
 #
-# - `train(strategy, model, optimizer, dataset, scale)` reads `dataset` once.
 # - `model` and `optimizer` (plain SGD) were made in the scope, under `mixed_float16`. The model
 #   returns float32.
-# - `dataset` has batches of `(x, y)` and is not yet distributed: the replicas must share each
-#   batch. All shares are equal here.
+# - `dataset` has batches of `(x, y)` and isn't distributed yet: the replicas must share each batch.
+#   All shares are equal here.
 # - The loss is the mean squared error over the global batch.
-# - It returns a list: the loss of each global batch, before the update, as you would log it. It
-#   takes about 16 lines.
+# - It returns a list with the loss of each global batch before the update, as you would log it.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -215,22 +212,22 @@ dl.check("train_float16")
 # %% [markdown]
 # **Try next:** let a `LossScaleOptimizer` do both. In the scope, wrap the optimizer
 # (`initial_scale=scale`) and call `wrapper.build(weights)`. Inside the tape, write
-# `wrapper.scale_loss(loss)` in place of `loss * scale`. Leave the division out: `wrapper.apply`
-# divides. The check passes with this loop, too. Nothing overflows here. If replica 1 overflowed,
-# what would this loop do?
+# `wrapper.scale_loss(loss)` in place of `loss * scale`, and leave the division out, because
+# `wrapper.apply` divides. The check passes with this loop, too, since nothing overflows here. If
+# replica 1 overflowed, what would this loop do?
 
 # %% [markdown]
 # ## Task 4: a memory budget
 #
-# How many bytes does training with Adam take on **one replica** of a `MirroredStrategy`?
+# How many bytes does training with Adam take on **one replica** of a `MirroredStrategy`? Write
+# `training_bytes`, which returns a dictionary with the bytes of `"weights"`, `"gradients"` (those
+# of the weights), `"optimizer"` and `"activations"`. Leave out the 16-bit copies of the weights.
+# About 8 lines.
 #
 # - `parameters` is the number of weights of the model, and `activations` the number of values that
 #   its layers return for one example. All of them are kept for the backward pass.
 # - `global_batch` is shared equally among `replicas`.
 # - `policy` is `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`.
-# - It returns a dictionary with the bytes of `"weights"`, `"gradients"` (those of the weights),
-#   `"optimizer"` and `"activations"`. Leave out the 16-bit copies of the weights, up to 2 bytes
-#   for each. It takes about 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -273,9 +270,9 @@ dl.check("training_bytes")
 # %% [markdown]
 # ## Task 5: choose
 #
-# Which policy would you try first on each of these devices, for speed? Does it need a loss scale?
-# `choose(device)` gets one of the names and returns two things: the policy, and `True` or `False`.
-# It takes about 5 lines.
+# Which policy would you try first on each of these devices, for speed, and does it need a loss
+# scale? Write `choose(device)`, which gets one of the names and returns two things: the policy, and
+# `True` or `False`. About 5 lines.
 #
 # | device | what it is |
 # |---|---|
@@ -318,22 +315,22 @@ def choose(device):
 dl.check("choose_policy")
 
 # %% [markdown]
-# **Try next:** which device does your machine have, or the one that you rent? `dl.doctor()` names
-# it. Train one epoch in the policy that you chose, and one in float32.
+# **Try next:** ask `dl.doctor()` which device your machine has, or the one that you rent. Train one
+# epoch in the policy that you chose, and one in float32.
 
 # %% [markdown]
 # ## Your report: what float16 loses
 #
-# A linear model decides from 64 pixels whether a digit is 5 or more. It is trained on four replicas
-# with SGD. Pixels and targets are divided by 8192, so the gradients of the weights are as small as
-# in task 3. The gradient of the model's output is about 1e-5. The losses below are shown 8192²
-# times as large, so that the first one is 1. One cell trains the model four times, from the same
-# weights:
+# What does float16 lose, and what brings it back? A linear model decides from 64 pixels whether a
+# digit is 5 or more, trained with SGD on four replicas. Pixels and targets are divided by 8192, so
+# the gradients of the weights are as small as in task 3, and that of the model's output is about
+# 1e-5. The losses below are shown 8192² times as large, so that the first one is 1. One cell trains
+# the model four times, from the same weights:
 #
 # 1. your `train` of task 3 in float32,
 # 2. your `train` in float16, without a scale (`scale` is 1),
 # 3. your `train` in float16, with a scale of 2 to the power of 20,
-# 4. in float16 with your `scaled_update` of task 2. The scale starts at 2 to the power of 36, and
+# 4. in float16 with your `scaled_update` of task 2, whose scale starts at 2 to the power of 36 and
 #    doubles after 6 good steps in a row.
 
 # %%
@@ -354,10 +351,10 @@ with waits_for("train_float16", "scaled_update"):
 # your loop with a scale not lose it?**
 #
 # <!-- BEGIN SOLUTION -->
-# "Float16, no scale" stays at 1. Its predictions and losses are right; the gradients of its
-# weights are about 1e-8, and float16 makes 0 of everything up to 3e-8. So every step is 0.
-# Multiplied by 2 to the power of 20 they are about 0.01, which float16 can hold, and the division
-# afterwards is done in float32: that curve lies on the one of float32.
+# "Float16, no scale" stays at 1. Its predictions and losses are right, but the gradients of its
+# weights are about 1e-8, and float16 turns everything up to 3e-8 into 0, so every step is 0.
+# Multiplied by 2 to the power of 20 they are about 0.01, which float16 can hold. Because the
+# division afterwards is done in float32, that curve lies on the one of float32.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -366,11 +363,11 @@ with waits_for("train_float16", "scaled_update"):
 # cheaper?**
 #
 # <!-- BEGIN SOLUTION -->
-# The first four: the scale had to fall from 2 to the power of 36 to 32. At 33 the gradient of the
-# output, about 1e-5, still becomes larger than 65504. Then every seventh: after six good steps it
-# doubles to 33, which overflows, and falls again. So its curve is a few steps behind, and then
-# loses one step in seven. A lower start saves the first four. Doubling only after 2000 good steps,
-# as Keras does, makes the later ones rare.
+# It skipped the first four, because the scale had to fall from 2 to the power of 36 to 32. At 33
+# the gradient of the output, about 1e-5, still becomes larger than 65504. Then it skipped every
+# seventh, because after six good steps the scale doubles to 33, overflows and falls again. So its
+# curve is a few steps behind, and then loses one step in seven. A lower start saves the first four,
+# and doubling only after 2000 good steps, as Keras does, makes the later ones rare.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -379,9 +376,9 @@ with waits_for("train_float16", "scaled_update"):
 # Say why.**
 #
 # <!-- BEGIN SOLUTION -->
-# On the T4 only: its tensor cores know float16, not bfloat16, so the loss must be scaled. The H200
-# is as fast in bfloat16, and the TPU is made for it. bfloat16 has the exponents of float32, so a
-# gradient of 1e-8 is kept without any scale, with fewer digits.
+# Only on the T4, because its tensor cores know float16 and not bfloat16, so the loss must be
+# scaled. The H200 is as fast in bfloat16, and the TPU is made for it. bfloat16 has the exponents of
+# float32, so it keeps a gradient of 1e-8 without any scale, although with fewer digits.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -392,7 +389,7 @@ with waits_for("train_float16", "scaled_update"):
 # - Train a model of your own for one epoch in each policy, with `dl.distribute(build, strategy)`,
 #   and compare the losses. If you have a GPU, time the second epoch of each run. (`time_on_gpu` of
 #   [the lesson](../notebooks/07_mixed_precision.ipynb) measures a model of its own.)
-# - Before you choose float16, draw the gradients of its layers' outputs, as the lesson does:
+# - Before you choose float16, draw the gradients of your layers' outputs, as the lesson does:
 #   `draw_underflow(gradients_by_layer(model, x, y))`, for a `Sequential` model in float32 that
 #   returns scores.
 # - [Lesson 08](../notebooks/08_save_and_load.ipynb): keep what was trained, and move it.

@@ -1,5 +1,6 @@
 """Lesson 07: looks into a training step in 16 bits, at gradients, copies and memory.
 
+push("float32", lambda p: p, gap=20)           # how far the true class is pushed up
 gradients_by_layer(model, x, y)                # {"layer 1": array, "layer 2": array, ...}
 gradients_by_block(transformer, tokens, following)        # the same of a transformer's blocks
 step_with_overflow(model, strategy, x, y, on_replica=1)
@@ -10,7 +11,7 @@ time_on_gpu("mixed_bfloat16")
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     import keras
 
 _TOO_BRIGHT = 1000  # times; the gradient of such an image overflows at Keras's initial scale
+
+
+def push(precision: str, after: Callable[[Any], Any], gap: float) -> float:
+    """Returns minus the gradient of the loss by the true class's score, for one example.
+
+    A wrong class leads by `gap`, and `after` is what is done to the output of the softmax.
+    """
+    import keras
+    import tensorflow as tf
+
+    scores = tf.constant([[gap] + 9 * [0.0]], precision)  # class 0 leads, class 3 is true
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        probabilities = after(keras.ops.softmax(scores))
+        loss = keras.losses.SparseCategoricalCrossentropy()(tf.constant([3]), probabilities)
+    return -float(tape.gradient(loss, scores)[0, 3])
 
 
 def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
@@ -61,10 +78,8 @@ class Trained:
     moved: list[float]
 
 
-def train_scaled(
-    model: keras.Model, x: Any, y: Any, *, scale: float = 1.0, steps: int = 80
-) -> Trained:
-    """Takes steps of Adam on one batch, with the loss multiplied by a scale."""
+def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> Trained:
+    """Takes 80 steps of Adam on one batch, with the loss multiplied by a scale."""
     import keras
     import tensorflow as tf
 
@@ -84,9 +99,25 @@ def train_scaled(
             adam.apply([g / scale for g in tape.gradient(scaled, weights)], weights)
         return loss
 
-    losses = [float(ten_steps()) for _ in range(steps // 10)]
+    losses = [float(ten_steps()) for _ in range(8)]
     moved = [np.abs(kernel - start).max() for kernel, start in zip(kernels, before, strict=True)]
     return Trained(losses, [float(most) for most in moved])
+
+
+def build_small() -> keras.Model:
+    """Returns a compiled linear model, which returns scores in float32."""
+    import keras
+
+    from distlab.seeding import set_seed
+
+    set_seed(1)
+    scores = keras.layers.Dense(10, kernel_initializer="zeros")
+    as_float32 = keras.layers.Activation("linear", dtype="float32")
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), scores, as_float32]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss=loss)
+    return model
 
 
 def step_with_overflow(
