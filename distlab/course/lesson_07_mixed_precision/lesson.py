@@ -643,10 +643,11 @@ for policy, parts in memory.items():
 
 # %% [markdown] tags=["after-reveal"]
 # Only the activations halve, and a fifth part comes on top: the 16-bit copies of the weights, which
-# live until the backward pass has used them. With Adam a weight takes 16 bytes, and up to 18 with
-# its copy, on every replica of a `MirroredStrategy`. Activations grow with the **per-replica**
-# batch, so a large batch gains most. If the weights need far more memory than the activations,
-# mixed precision can even need more than float32.
+# live until the backward pass has used them. With Adam a weight takes 16 bytes (4 each for itself,
+# its gradient and Adam's two averages), and up to 18 with its copy, on every replica of a
+# `MirroredStrategy`. Activations grow with the **per-replica** batch, so a large batch gains most.
+# If the weights need far more memory than the activations, mixed precision can even need more than
+# float32.
 #
 # If you have a GPU, the next cell measures there how long a step takes, and how much memory it
 # needs, for a model of eight wide layers:
