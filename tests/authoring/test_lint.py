@@ -8,7 +8,7 @@ from nbformat import v4
 from distlab.authoring.__main__ import main
 from distlab.authoring.build import build_pages
 from distlab.authoring.lint.lint import lint_notebook, lint_tree, no_leak
-from distlab.authoring.lint.lint_rules import MAX_LINES
+from distlab.authoring.lint.lint_rules import MAX_LINES, MAX_PROGRAM_LINES
 from distlab.authoring.source import Page, draft_page, find_pages
 from distlab.authoring.stored_form import canonical
 
@@ -80,6 +80,8 @@ BROKEN = (
     ("- kill it, - stop it", "'- stop it' is drawn as text: a new line"),
     ("1. save it. 2. Add it", "'2. Add it' is drawn as text: a new line"),
     (code("x\n" * (MAX_LINES + 1)), "31 lines of code; at most 30"),
+    (code("x\n" * (MAX_PROGRAM_LINES + 1), tags=["whole-program"]), "61 lines of code; at most 60"),
+    (code("x\n" * (MAX_PROGRAM_LINES + 1), tags=["whole-program"]), "61 lines of code; at most 60"),
     (code(count=None), "was never run; run 'make notebooks'"),
     (code(count=2), "run as [2], must be [1]"),
     (code(tags=["nbval-skipp"]), "unknown tag 'nbval-skipp'; known are "),

@@ -177,6 +177,8 @@ def _listed(sections: tuple[str, ...]) -> str:
 # Code cells, and what they wrote
 
 MAX_LINES = 30
+# A whole program that readers copy has the tag `whole-program`.
+MAX_PROGRAM_LINES = 60
 TAGS = frozenset(
     f"{verb}-{part}" for verb in ("hide", "remove") for part in ("cell", "input", "output")
 ) | {
@@ -188,6 +190,7 @@ TAGS = frozenset(
     "predict",
     "raises-exception",
     "reveal",
+    "whole-program",
 }
 # The regression does not compare what these cells write, so it may change.
 _NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
@@ -209,12 +212,13 @@ _CHANGING = {
 
 def short_cells(notebook: NotebookNode) -> list[Finding]:
     """No code cell is longer than a reader takes in at once."""
-    counts = [(number, len(cell.source.splitlines())) for number, cell in code_cells(notebook)]
-    return [
-        Finding(number, f"{count} lines of code; at most {MAX_LINES}")
-        for number, count in counts
-        if count > MAX_LINES
-    ]
+    findings = []
+    for number, cell in code_cells(notebook):
+        count = len(cell.source.splitlines())
+        most = MAX_PROGRAM_LINES if "whole-program" in tags_of(cell) else MAX_LINES
+        if count > most:
+            findings.append(Finding(number, f"{count} lines of code; at most {most}"))
+    return findings
 
 
 def all_executed(notebook: NotebookNode) -> list[Finding]:
