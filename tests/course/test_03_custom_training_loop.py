@@ -1,13 +1,16 @@
 """The checks of lesson 03: right answers pass, wrong ones are named, one device is the measure."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import distlab
 from distlab.course.checks.registry import checks_of
 from distlab.course.checks.run_check import run_check
-from distlab.course.lesson_03_custom_training_loop.runs import apart
+from distlab.course.lesson_03_custom_training_loop.runs import max_difference
 from distlab.course.runs.replicas import mirrored
 from tests.support.lesson_checks import (
     assert_feedback_says,
@@ -16,6 +19,7 @@ from tests.support.lesson_checks import (
 )
 
 STEM = "03_custom_training_loop"
+LESSONS = Path(distlab.__file__).parent / "course"
 REPAIR, EXACT, CALLS, TRAIN = checks_of(STEM)
 
 cross_entropy = keras.losses.SparseCategoricalCrossentropy
@@ -218,6 +222,37 @@ def test_train():
     assert_mistakes_are_caught(TRAIN, wrong, earned=earned)
 
 
+# --- the whole loop on one page
+
+_RESUMED_AND_WHOLE = """
+from distlab.course.lesson_03_custom_training_loop.runs import max_difference
+
+resumed = train(2, "stopped")
+print(max_difference(resumed, train(2, "whole")) < 1e-5)
+"""
+
+
+def test_the_whole_loop_runs_from_a_file_and_resumes_in_a_new_process(run_python, tmp_path):
+    """It stops on one device, under TensorFlow's own strategy, and goes on with two replicas."""
+    lesson = LESSONS / "lesson_03_custom_training_loop" / "lesson.py"
+    (cell,) = [cell for cell in lesson.read_text().split("# %%") if "def train_data(" in cell]
+    page = cell.partition("\n")[2]  # without the cell's tag
+    script = tmp_path / "train.py"  # AutoGraph reads the source of a loop from its file
+
+    def run(page, end):
+        script.write_text(f"{page}\n{end}")
+        return run_python(f"import runpy; runpy.run_path({str(script)!r})", warm=True).splitlines()
+
+    ours = 'dl.make_strategy("mirrored")'
+    one_device = page.replace(ours, "tf.distribute.MirroredStrategy()")
+    two_replicas = page.replace("strategy = ", "dl.split_devices(2)\nstrategy = ")
+    assert ours in page
+    stopped = run(one_device, 'train(1, "stopped")')
+    assert [line.split(":")[0] for line in stopped] == ["epoch 1"]
+    after = run(two_replicas, _RESUMED_AND_WHOLE)
+    assert [line.split(":")[0] for line in after] == ["epoch 2", "epoch 1", "epoch 2", "True"]
+
+
 # --- what the lesson says and does not run
 
 
@@ -299,7 +334,7 @@ def test_a_keras_loss_of_nothing_is_0_in_a_compiled_step_and_a_mean_of_nothing_i
 
 
 class Classifier(keras.Model):
-    """The class that the lesson shows under "A third way"."""
+    """A model with a `train_step` as in Keras's guide, of which the lesson tells."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -341,6 +376,6 @@ def test_a_train_step_is_one_device_with_full_batches_only_and_logs_a_quarter():
         on_replicas = build()
     quarter = loss_of(on_replicas, data.take(2)) / loss_of(alone, data.take(2))
     assert quarter == pytest.approx(1 / 4, rel=1e-5)
-    assert apart(on_replicas, alone) < 1e-6
+    assert max_difference(on_replicas, alone) < 1e-6
     loss_of(on_replicas, data), loss_of(alone, data)
-    assert apart(on_replicas, alone) > 1e-3
+    assert max_difference(on_replicas, alone) > 1e-3

@@ -1,155 +1,84 @@
 # %% [markdown]
 # # Write the training loop yourself
 #
-# In October 2024 [Unsloth](https://unsloth.ai/blog/gradient) and [Hugging
-# Face](https://huggingface.co/blog/gradient_accumulation) reported a bug in the `Trainer` of the
-# library Transformers and in many more trainers. To save memory, these trainers cut a batch into
-# small batches ([gradient accumulation](../docs/glossary.md#gradient-accumulation)), took the
-# mean loss of each, and averaged the means. The small batches had different numbers of tokens, so
-# the result was not the mean over all tokens. No error appeared. Unsloth notes that the bug had
-# first been found in 2021.
+# Until 2024, popular trainers of language models computed the wrong loss whenever they saved
+# memory. They cut each batch into small ones ([gradient
+# accumulation](../docs/glossary.md#gradient-accumulation)), took the mean loss of each, and
+# averaged the means, although the small batches had different numbers of tokens. No error appeared,
+# so it took until October 2024 before [Unsloth](https://unsloth.ai/blog/gradient) and [Hugging
+# Face](https://huggingface.co/blog/gradient_accumulation) reported a bug that had first been found
+# in 2021.
 #
-# A loop for several replicas cuts batches, too, and can average means in the same way. This lesson
-# shows where your loop can do that, and how to find it.
+# Replicas cut batches as well, so a loop for several devices invites the same mistake, and a single
+# line decides whether you make it. After this lesson you can
 #
-# ## Overview
+# - say how much each example must weigh in a gradient,
+# - recognize a wrong scale by what it does to the weights,
+# - write a loop for any number of replicas that takes exactly the steps of a single device,
+# - take away that loop on one page, with epochs, a test, checkpoints and a way to resume.
 #
-# After this lesson you can
+# Allow {minutes}. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored variables, the
+# all-reduce) and `tf.GradientTape`, but no GPU and no download.
 #
-# - say how much each example must weigh in a gradient, and make it weigh that much,
-# - recognise a wrong scaling by what it does to the weights,
-# - take exactly the step of one device, even on a partial batch,
-# - write a training loop for any number of replicas and compile many steps into one call.
+# <details><summary>Do you remember? Lesson 00: 10 examples in memory, 4 replicas. How many does
+# each get?</summary>
 #
-# It takes {minutes}. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
-# variables, the all-reduce) and `tf.GradientTape`. You need no GPU and download nothing.
-#
-# **Do you remember?**
-#
-# <details><summary>Lesson 00: 10 examples in memory, 4 replicas. How many does each get?</summary>
-# 3, 3, 3 and 1. If they are the last batch of a data set that is read from files in batches of 20,
-# the shares are 5, 5, 0 and 0. In this lesson both become a problem.
-# </details>
-#
-# <details><summary>Lesson 01: two replicas, two different gradients. Why do their weights stay
-# equal?</summary>
-# The all-reduce adds up the gradients of all replicas before the update. Every replica then
-# subtracts the same sum.
+# 3, 3, 3 and 1. If they're the last batch of a data set that's read from files in batches of 20,
+# the shares are 5, 5, 0 and 0. Today both become a problem.
 # </details>
 
 # %%
 import distlab as dl
 
-devices = dl.split_devices(4)
-dl.show("data set", "digits, part of distlab: nothing is downloaded")
-
-# %% [markdown]
-# The cell above must be the first one in a fresh kernel. If it fails with "TensorFlow is already
-# running", restart the kernel and run it again.
+dl.show("devices", len(dl.split_devices(4)))
 
 # %%
 import keras
-import numpy as np
 import tensorflow as tf
 
+from distlab.course.lesson_03_custom_training_loop import runs
 from distlab.course.lesson_03_custom_training_loop.figures import draw_example_weights, draw_paths
-from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
+from distlab.course.lesson_03_custom_training_loop.runs import last_step, max_difference
 
-strategy = dl.make_strategy("mirrored", devices=devices)
-dl.show("replicas", strategy.num_replicas_in_sync)
+strategy = dl.make_strategy("mirrored")
 
 # %% [markdown]
-# ## The target: one weight for each example
+# ## Every example weighs the same
 #
-# One device takes the mean over a batch of B examples. Each example then weighs 1/B in the
-# gradient. Several [replicas](../docs/glossary.md#replica) reach the same gradient in two steps:
+# A single device takes the mean over a batch of B examples, so each example weighs 1/B in the
+# gradient. Each of several [replicas](../docs/glossary.md#replica) computes the gradient of its own
+# share, and the [all-reduce](../docs/glossary.md#all-reduce) sums these gradients:
 #
 # ```text
-# one device             g    = sum over all B examples of     1/B  · gradient(example)
+# single device          g    = sum over all B examples of     1/B · gradient(example)
 #
-# replica r computes     g[r] = sum over its own examples of   w    · gradient(example)
-# the all-reduce adds    g    = g[0] + g[1] + g[2] + g[3]
+# replica r computes     g[r] = sum over its own examples of   w   · gradient(example)
+# the all-reduce sums    g    = g[0] + g[1] + g[2] + g[3]
 # ```
 #
-# The two are equal if **w = 1/B for every example, on whichever replica it is**. B is the number of
-# examples on all replicas together, the [global batch](../docs/glossary.md#global-batch).
+# The two gradients are equal if **w = 1/B for every example, on whichever replica it is**. Here B
+# is the [global batch](../docs/glossary.md#global-batch), the examples of all replicas together.
+# The all-reduce never divides, so the loss must already contain the division. What must each
+# replica divide by?
+#
+# Our reference is Keras's `fit` on a single device, with a model of one layer that learns from 320
+# digits in batches of 20. `fit_path` trains it, and keeps the weights before the first step and
+# after each step.
 
 # %%
-BATCH = 20
-draw_example_weights([5, 5, 5, 5], {"the target for 20 examples": [1 / BATCH] * BATCH})
+full = runs.digits(320)  # in batches of 20
+one, one_path = runs.fit_path(runs.build(), full)
 
 # %% [markdown]
-# The optimizer's [all-reduce](../docs/glossary.md#all-reduce) never divides, so the loss must
-# already contain the division. The question of this lesson is: what must each replica divide by?
-#
-# ## One device is the reference
-#
-# The data are 330 digits of 8x8 pixels in batches of 20. The last batch is a partial one, of 10. We
-# leave it out at first.
-
-# %%
-(digits,) = dl.load_dataset("digits", splits=["train[:330]"], batch_size=330)
-in_memory = tf.data.Dataset.from_tensor_slices(next(iter(digits)))
-full = in_memory.take(320).batch(BATCH)
-partial = in_memory.batch(BATCH)
-dl.show("steps", {"full batches": len(full), "with the partial one": len(partial)})
-
-# %% [markdown]
-# The model is one layer, so that you can follow single weights. `l2` is a penalty on large weights,
-# and it is zero for now.
-
-
-# %%
-def sgd():
-    return keras.optimizers.SGD(0.2)
-
-
-def build(l2=0.0, make_optimizer=sgd):
-    dl.set_seed(1)
-    penalty = keras.regularizers.L2(l2)
-    layers = [keras.layers.Flatten(), keras.layers.Dense(10, kernel_regularizer=penalty)]
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(make_optimizer(), loss=loss, metrics=["accuracy"])
-    return model
-
-
-# %% [markdown]
-# `fit` on one device is the reference for everything below. `fit_path` calls it, and keeps the
-# weights of the layer before the first step and after each step.
-
-# %%
-one, one_path = fit_path(build(), full)
-dl.show("steps of one device", len(one_path) - 1)
-
-# %% [markdown]
-# ## The loop
-#
-# In lesson 01 Keras's `fit` did the work. Now you write it:
-#
-# ```diff
-# - model.fit(data)
-# + iterator = iter(strategy.experimental_distribute_dataset(data))
-# + for _ in range(len(data)):
-# +     losses = strategy.run(replica_step, args=next(iterator))
-# +     loss = strategy.reduce("SUM", losses, axis=None)
-# ```
-#
-# `experimental_distribute_dataset` cuts each batch into one share for each replica.
-# `replica_step` runs once on each replica, on its share of 5 examples. It is the step you know from
-# one device. Three calls are different with replicas:
-#
-# 1. `strategy.run` starts `replica_step` on every replica. `args` is the tuple of its arguments.
-# 2. `optimizer.apply` adds up the gradients of all replicas, **as a sum**, and updates the weights.
-# 3. `strategy.reduce` combines *what you give it*. Here these are the losses, so that you have one
-#    number to look at. It runs after the update and never sees a gradient.
+# Now the same as a loop of your own. `replica_step` is the step that you'd write for one device,
+# and it runs once on each replica, on a share of 5 examples:
 
 
 # %%
 def make_step(model, loss_of):
     def replica_step(x, y):
         with tf.GradientTape() as tape:
-            loss = loss_of(model, x, y)
+            loss = loss_of(model, x, y)  # the line that decides
         weights = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, weights), weights)
         return loss
@@ -162,32 +91,28 @@ def make_step(model, loss_of):
     return step
 
 
-# %% [markdown]
-# The loss is an argument because this lesson tries several. `train` builds the model in the
-# [scope](../docs/glossary.md#scope), distributes the data and calls the step. It returns the model,
-# its path of weights, and the loss that each step reported. `kernel(model)` returns the weight
-# matrix of the model's layer, and `path` collects it before the first step and after each step.
-
-
-# %%
-def train(loss_of, data, **options):
-    with strategy.scope():
-        model = build(**options)
-    step, path, losses = make_step(model, loss_of), [kernel(model)], []
-    iterator = iter(strategy.experimental_distribute_dataset(data))
-    for _ in range(len(data)):
-        losses.append(float(step(iterator)))
-        path.append(kernel(model))
-    return model, path, losses
-
+try_loss = runs.train_with(make_step, strategy)
 
 # %% [markdown]
-# ## Two losses
+# Three calls are new. `strategy.run` starts `replica_step` on every replica, and `optimizer.apply`
+# sums the gradients of all replicas before it updates the weights. `strategy.reduce` combines what
+# you give it, here the losses, and it runs after the update, so it can't repair a gradient.
+#
+# One line is still open, the loss. `try_loss(loss_of, data)` builds the model in the
+# [scope](../docs/glossary.md#scope), lets `experimental_distribute_dataset` cut each batch into
+# four shares, and trains for an epoch. It returns the model, the path of its weights, and the
+# losses that the steps reported.
+#
+# > **Takeaway.** The all-reduce sums and never divides. So each example must weigh 1/B in the loss,
+# > where B counts the examples of all replicas.
+
+# %% [markdown]
+# ## Two losses and a penalty
 #
 # Two colleagues write the loss for four replicas. The first takes Keras's usual loss, which is a
-# mean, and divides it by the number of replicas. The second switches Keras's reduction off: with
-# `reduction="none"` the loss has one number for each example, and the colleague takes the mean over
-# the replica's 5 examples. (`training=True` matters to layers such as `Dropout`.)
+# mean, and divides it by the number of replicas. The second switches Keras's reduction off with
+# `reduction="none"`, which leaves a loss for each example, and takes the mean over the replica's 5
+# examples.
 
 # %%
 mean_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -204,208 +129,159 @@ def second_loss(model, x, y):
 
 # %% tags=["predict"]
 lengths_guess = dl.predict(
-    "Under SGD, how long is each colleague's first step, compared with one device's first step?",
+    "Under SGD, how long is each colleague's first step, compared with a single device's?",
     ["1 and 1", "1 and 4", "1/4 and 1", "1/4 and 4"],
 )
 
-
 # %%
-def first_step(path):
-    return float(np.linalg.norm(path[1] - path[0]))
-
-
-_, first_path, _ = train(first_loss, full)
-second, second_path, second_losses = train(second_loss, full)
-lengths = [first_step(path) / first_step(one_path) for path in (first_path, second_path)]
-dl.show("first step, compared with one device's", lengths)
+_, first_path, _ = try_loss(first_loss, full)
+second, second_path, _ = try_loss(second_loss, full)
+steps = [runs.first_step(path) for path in (first_path, second_path)]
+lengths = [step / runs.first_step(one_path) for step in steps]
+dl.show("first step, compared with a single device's", lengths)
 
 # %% tags=["reveal"]
 lengths_guess.reveal(
     " and ".join({0.25: "1/4", 1.0: "1", 4.0: "4"}[round(length, 3)] for length in lengths),
     {
-        "1 and 1": "At most one of the two can be right, because the first divides by 4 and the "
-        "second does not. Here neither is: in the first, Keras has divided by 4 already, and in "
-        "the second, nothing divides by 4.",
-        "1 and 4": "You are right about the second. But in a scope, Keras's own mean is divided "
-        "by 4 already, and the first colleague divides once more.",
-        "1/4 and 1": "You are right about the first. For the second, the all-reduce would have to "
-        "take the mean of the four gradients. It takes their sum.",
+        "1 and 1": "At most one of the two can be right, because only the first divides by 4. Here "
+        "neither is: Keras has divided the first by 4 already, and nothing divides the second.",
+        "1 and 4": "You're right about the second. The first would be right if Keras returned the "
+        "plain mean, but in a scope Keras divides it by 4, and the colleague divides again.",
+        "1/4 and 1": "You're right about the first. The second would be right if the all-reduce "
+        "took the mean of the four gradients, but it takes their sum.",
         "1/4 and 4": "The first is divided by 4 twice, by Keras and by the colleague. The second "
-        "is never divided by 4, and the all-reduce adds four means.",
+        "is never divided by 4, and the all-reduce sums four means.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The default reduction of a Keras loss is `"sum_over_batch_size"`, a mean. Since Keras 3.8 such a
-# loss [also divides by the number of
-# replicas](https://github.com/keras-team/keras/blob/v3.8.0/keras/src/losses/loss.py). It does so
-# wherever you call it in a scope or in `strategy.run`, as lesson 01 said.
+# Since version 3.8, a Keras loss with its default reduction [also divides by the number of
+# replicas](https://github.com/keras-team/keras/blob/v3.8.0/keras/src/losses/loss.py), wherever you
+# call it in a scope or in `strategy.run`. So the first loss is **divided twice**, each example
+# weighs 1/80, and the model trains as if you had set a quarter of the learning rate. The second
+# loss is **not divided** by the number of replicas: four means of 5 examples are summed, and each
+# example weighs 1/5.
 #
-# - The first loss is **divided twice**, and each example weighs 1/80. Under SGD the model trains as
-#   if the learning rate were a quarter of what you set.
-# - The second loss is **not divided** by the number of replicas. Each replica divides by its 5
-#   examples, the all-reduce adds four such means, and each example weighs 1/5.
-#
-# Neither raises an error.
-#
-# ## A penalty on the weights
-#
-# Now the model has an L2 penalty. Keras puts it into the list `model.losses`, and a loop of your
-# own must add it to the loss. The data loss below is Keras's own mean, as it comes.
+# Now let the model have an L2 penalty on large weights. Keras puts it into the list `model.losses`,
+# and a loop of your own must add it to the loss of the data, for which we take Keras's mean as it
+# comes:
+
 
 # %%
-L2 = 0.05
-
-
 def penalty_loss(model, x, y):
     return mean_loss(y, model(x, training=True)) + sum(model.losses)
 
 
 # %% [markdown]
-# How hard does the penalty pull at the weights? All models start with the same weights. Compare two
-# first steps: one with the penalty, and the step of one device without a penalty. The length of
-# their difference is the pull.
+# All models start with the same weights, so we can compare a first step with the penalty to a
+# single device's first step without it. The length of the difference is the penalty's pull.
 
 # %% tags=["predict"]
 pull_guess = dl.predict(
-    "How hard does the penalty pull under `penalty_loss`, measured in one device's pull?",
+    "How hard does the penalty pull under `penalty_loss`, compared with a single device?",
     ["1/4 as hard", "equally hard", "4 times as hard"],
 )
 
 # %%
-one_l2, one_l2_path = fit_path(build(l2=L2), full)
-heavy, heavy_path, _ = train(penalty_loss, full, l2=L2)
-
-
-def pull(path):
-    return float(np.linalg.norm(path[1] - one_path[1]))
-
-
-in_pulls_of_one = pull(heavy_path) / pull(one_l2_path)
-dl.show("pull of the penalty, in one device's", in_pulls_of_one, digits=2)
+one_l2, one_l2_path = runs.fit_path(runs.build(l2=0.05), full)
+_, heavy_path, _ = try_loss(penalty_loss, full, l2=0.05)
+pulls = [runs.length(path[1] - one_path[1]) for path in (heavy_path, one_l2_path)]
+dl.show("pull of the penalty, in a single device's", pulls[0] / pulls[1], digits=2)
 
 # %% tags=["reveal"]
 pull_guess.reveal(
-    {0.25: "1/4 as hard", 1.0: "equally hard", 4.0: "4 times as hard"}[round(in_pulls_of_one, 2)],
+    {0.25: "1/4 as hard", 1: "equally hard", 4: "4 times as hard"}[round(pulls[0] / pulls[1], 2)],
     {
-        "1/4 as hard": "Each replica has a quarter of the examples. But it has all the weights, "
-        "and the penalty is computed from the weights.",
-        "equally hard": "Keras divides the mean that a loss object returns. A penalty in "
-        "`model.losses` is a plain tensor, and your loop gets it undivided.",
+        "1/4 as hard": "That would be so if a replica computed a quarter of the penalty. It has a "
+        "quarter of the examples but all the weights, and the penalty is made from the weights.",
+        "equally hard": "It would be equal if Keras divided the penalty as it divides the mean of "
+        "a loss object. But `model.losses` holds plain tensors, and your loop gets them undivided.",
         "4 times as hard": "Each of the four replicas adds the whole penalty.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# Each replica has all the weights, so each computes the *whole* penalty, and the all-reduce adds it
-# four times. The penalty is **unscaled**.
-#
-# ## See all three
-#
-# The figure follows two of the 640 weights. The broad grey line is one device. A large hollow
-# marker shows where a path ends.
+# The all-reduce sums the *whole* penalty four times, so it's **unscaled**. The figure follows two
+# of the model's weights under all three mistakes. The broad grey line is the single device, and a
+# large hollow marker shows where a path ends.
 
-# %%
-draw_paths(
-    {
-        "scale of the loss": {
-            "one device": one_path,
-            "divided twice": first_path,
-            "not divided": second_path,
-        },
-        "with a penalty": {"one device": one_l2_path, "penalty unscaled": heavy_path},
-    },
-    weights=((36, 0), (34, 6)),
-)
+# %% tags=["after-reveal"]
+scales = {"one device": one_path, "divided twice": first_path, "not divided": second_path}
+penalties = {"one device": one_l2_path, "penalty unscaled": heavy_path}
+draw_paths({"scale of the loss": scales, "with a penalty": penalties}, weights=((36, 0), (34, 6)))
+
+# %% [markdown] tags=["after-reveal"]
+# On the left, a wrong scale acts like a wrong learning rate. On the right both models have the
+# penalty, but in one of them it pulls four times as hard towards zero, and the weights end in
+# another place.
+#
+# > **Takeaway.** A loss that's divided twice takes short steps, and one that isn't divided takes
+# > long ones. A penalty that every replica adds as a whole pulls too hard. None of the three raises
+# > an error.
 
 # %% [markdown]
-# On the left a wrong scale acts like a wrong learning rate: the steps are too short or too long. On
-# the right both models have the penalty. In one of them it pulls four times as hard towards zero,
-# so its weights end in a different place.
-#
 # ## The second loss under Adam
 #
-# So far the optimizer was SGD. Adam keeps a running average of the gradients, and divides it by a
-# running average of their size. `apart` returns the largest difference of a weight between two
-# models.
-
-
-# %%
-def adam():
-    return keras.optimizers.Adam(0.01)
-
+# A step of SGD is as long as the gradient makes it. Adam, with which most networks are trained,
+# keeps a running average of the gradients and divides it by a running average of their size. We
+# train the second colleague's loss, in which each example weighs 1/5, under both. Their learning
+# rates differ, so we measure the distance from a single device in that device's own steps: one unit
+# is its largest change of a weight in a step.
 
 # %% tags=["predict"]
 adam_guess = dl.predict(
-    "Where does the second loss (each example weighs 1/5) lead under Adam?",
-    [
-        "four times as far from one device's weights as under SGD",
-        "as far from one device's weights as under SGD",
-        "almost to one device's weights",
-    ],
+    "How far from a single device does the second loss end under Adam, in such units?",
+    ["four times as far as under SGD", "as far as under SGD", "almost at the same weights"],
 )
 
 # %%
-adam_one, adam_path = fit_path(build(make_optimizer=adam), full)
-adam_second, _, adam_losses = train(second_loss, full, make_optimizer=adam)
-distances = {"SGD": apart(second, one), "Adam": apart(adam_second, adam_one)}
-dl.show("weights apart from one device's by", distances, digits=3)
+adam_one, adam_path = runs.fit_path(runs.build(optimizer=runs.adam), full)
+adam_second, _, adam_losses = try_loss(second_loss, full, optimizer=runs.adam)
+distances = {
+    "SGD": max_difference(second, one) / runs.largest_change(one_path),
+    "Adam": max_difference(adam_second, adam_one) / runs.largest_change(adam_path),
+}
+dl.show("max difference from a single device, in its steps", distances, digits=1)
 
 # %% tags=["reveal"]
 adam_guess.reveal(
-    "almost to one device's weights"
+    "almost at the same weights"
     if distances["Adam"] < 0.1 * distances["SGD"]
-    else "as far from one device's weights as under SGD",
+    else "as far as under SGD",
     {
-        "four times as far from one device's weights as under SGD": "Adam's step does not grow "
-        "with the gradient. A gradient four times as long has an average size four times as large, "
-        "so the quotient stays the same.",
-        "as far from one device's weights as under SGD": "Under SGD a gradient four times as long "
-        "is a step four times as long. Adam divides by the size of the gradient.",
-        "almost to one device's weights": "Adam divides the gradient by its usual size, so a "
-        "constant factor cancels.",
+        "four times as far as under SGD": "It would be if Adam's step grew with the gradient. But "
+        "a gradient four times as long has an average size four times as large, so the quotient "
+        "stays the same.",
+        "as far as under SGD": "It would be if Adam, like SGD, took a step four times as long for "
+        "a gradient four times as long. Adam divides by the size of the gradient.",
+        "almost at the same weights": "Adam divides the gradient by its usual size, so a constant "
+        "factor cancels.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The two optimizers have different learning rates, so you cannot compare 0.45 with 0.001 directly.
-# Compare each distance with the largest change of a weight in one step of one device:
-
-
-# %% tags=["after-reveal"]
-def largest_change(path):
-    return float(np.abs(np.diff(path, axis=0)).max())
-
-
-sgd_change, adam_change = largest_change(one_path), largest_change(adam_path)
-in_steps = {"SGD": distances["SGD"] / sgd_change, "Adam": distances["Adam"] / adam_change}
-dl.show("the same, in such largest changes", in_steps, digits=1)
-
-# %% [markdown] tags=["after-reveal"]
-# Under SGD the weights end nine such changes apart, and under Adam a tenth of one. This small
-# difference remains because Adam adds a constant, epsilon (1e-7), to what it divides by, and
-# epsilon does not grow with the gradient.
-#
-# The mistake is still in the loop, and the loss that the step reports shows it. All models start
-# with the same weights, so their first losses should be equal:
+# What's left of the difference is the work of epsilon, a constant that Adam adds to what it divides
+# by. The mistake is still in the loop, though, and the reported loss gives it away. All models
+# start with the same weights, so their first losses should be equal:
 
 # %% tags=["after-reveal"]
 images, labels = next(iter(full))
-dl.show("one device, first loss", float(mean_loss(labels, build()(images))))
-dl.show("second loss under SGD ", second_losses[0])
-dl.show("second loss under Adam", adam_losses[0])
+dl.show("a single device's first loss ", float(mean_loss(labels, runs.build()(images))))
+dl.show("the second loss, under Adam  ", adam_losses[0])
+
+# %% [markdown] tags=["after-reveal"]
+# The second loss is four times too large, and on the day you change to SGD, so are your steps.
+#
+# > **Takeaway.** Adam nearly hides a constant factor. Test a loop with SGD, and compare its first
+# > loss with a single device's.
 
 # %% [markdown]
-# Under Adam, too, the loss is four times too large. If you add a correctly scaled penalty to it,
-# the penalty has a quarter of its proper weight beside the loss. If your loop adds up the gradients
-# and then limits the length of the sum (clipping), it compares the limit with a gradient that is
-# four times too long. If you later change to SGD, the steps are four times too long. **So test a
-# loop with SGD.** The exercise does.
-#
 # ## The right loss
 #
-# Take the loss of each example (`reduction="none"`), add them up, and divide once by the *global*
-# batch. Divide the penalty by the number of replicas: `tf.nn.scale_regularization_loss` does that.
+# Take the loss of each example, sum these losses, and divide once, by the *global* batch. The
+# penalty has no examples, so divide it by the number of replicas, which is what
+# `tf.nn.scale_regularization_loss` does:
 
 
 # %%
@@ -415,38 +291,46 @@ def penalty_of(model):
 
 def divide_by_20(model, x, y):
     losses = each_loss(y, model(x, training=True))
-    return tf.reduce_sum(losses) / BATCH + penalty_of(model)
+    return tf.reduce_sum(losses) / 20 + penalty_of(model)
 
+
+right, _, _ = try_loss(divide_by_20, full, l2=0.05)
+dl.show("max difference from a single device", max_difference(right, one_l2), below=1e-6)
 
 # %% [markdown]
-# To test the loss, compare with `fit` on one device:
-
-# %%
-right, _, _ = train(divide_by_20, full, l2=L2)
-dl.show("weights apart from one device's by", apart(right, one_l2), below=1e-6)
-dl.show("the same for the unscaled penalty", apart(heavy, one_l2), below=1e-6)
+# After 16 steps with a penalty, every weight is that of a single device.
+#
+# > **Takeaway.** Sum the losses of the examples, and divide once by the global batch. Divide a
+# > penalty by the number of replicas.
 
 # %% [markdown]
 # ## A partial batch
 #
-# Now take all 330 digits. The last batch has 10, and four replicas cannot share them equally. The
-# labels of a distributed batch are a [PerReplica](../docs/glossary.md#perreplica) value, and
-# `experimental_local_results` lists its tensors, one for each replica. The first line of the next
-# cell goes through all batches and keeps the labels of the last one.
+# That loss has a 20 in it, and the last batch of an epoch seldom has 20 examples. If you take 330
+# digits, it has 10, and four replicas can't share them equally. The labels of a distributed batch
+# are a [PerReplica](../docs/glossary.md#perreplica) value, of which `experimental_local_results`
+# lists the tensors, one for each replica:
 
 # %%
+partial = runs.digits(330)
 *_, (_, last) = strategy.experimental_distribute_dataset(partial)
 shares = [len(part) for part in strategy.experimental_local_results(last)]
-dl.show("examples on each replica", shares)
+dl.show("examples on each replica, in the last batch", shares)
 
 # %% [markdown]
-# `fit` on one device gives each of the 10 examples the weight 1/10. Compare two losses: the one
-# that divides by 20, and Keras's own, which averages the replicas' means. In a full batch both give
-# each example the weight 1/20.
+# On a single device each of the 10 examples weighs 1/10. Here's what they weigh if you divide by
+# 20, and if you take Keras's own loss, which averages the means of the replicas:
 
 # %%
 of_means = [1 / (4 * share) for share in shares for _ in range(share)]
 draw_example_weights(shares, {"divide by 20": [1 / 20] * 10, "mean of the means": of_means})
+
+# %% [markdown]
+# The first rule gives every example half of its weight, while the second gives a single example two
+# and a half times its weight. That's the arithmetic of 2024, with replicas in place of small
+# batches. So count how many examples *this* batch has. A replica knows only its own number, but
+# `get_replica_context().all_reduce`, an all-reduce that a step calls itself, gives every replica
+# the sum.
 
 
 # %%
@@ -454,103 +338,63 @@ def mean_of_means(model, x, y):
     return mean_loss(y, model(x, training=True)) + penalty_of(model)
 
 
-# %% [markdown]
-# Train with each of them for 17 steps. Only the last batch is partial.
-
-# %%
-one_l2, _ = fit_path(build(l2=L2), partial)
-
-
-def distance(loss, data):
-    model, _, _ = train(loss, data, l2=L2)
-    return apart(model, one_l2)
-
-
-distances = {loss.__name__: distance(loss, partial) for loss in (divide_by_20, mean_of_means)}
-dl.show("weights apart from one device's by", distances, digits=3)
-
-# %% [markdown]
-# After the 16 full batches, `divide_by_20` was closer than 1e-6 to one device. After one partial
-# batch more, it is 0.014 away. `divide_by_20` gives every example half of its weight.
-# `mean_of_means` gives one example two and a half times its weight. Which of the two ends further
-# depends on the digits.
-#
-# The mean of means is the arithmetic of October 2024. There the small batches had different numbers
-# of tokens, and here the replicas have different numbers of examples. The cure is to count how many
-# examples *this* batch has. `get_replica_context().all_reduce` is an all-reduce that a step calls
-# itself, in the [replica context](../docs/glossary.md#replica-context): every replica passes its
-# own number and gets the sum.
-
-
-# %%
-def count_in_batch(y):
-    mine = tf.cast(tf.size(y), tf.float32)
-    return tf.distribute.get_replica_context().all_reduce("SUM", mine)
-
-
 def counted(model, x, y):
     losses = each_loss(y, model(x, training=True))
-    return tf.reduce_sum(losses) / count_in_batch(y) + penalty_of(model)
+    own = tf.cast(tf.size(y), tf.float32)
+    in_batch = tf.distribute.get_replica_context().all_reduce("SUM", own)
+    return tf.reduce_sum(losses) / in_batch + penalty_of(model)
 
 
-dl.show("counted, weights apart by", distance(counted, partial), below=1e-6)
+one_l2, _ = runs.fit_path(runs.build(l2=0.05), partial)
+for loss in (divide_by_20, mean_of_means, counted):
+    model, _, _ = try_loss(loss, partial, l2=0.05)
+    dl.show(f"{loss.__name__} ends as a single device", max_difference(model, one_l2) < 1e-6)
 
 # %% [markdown]
-# The same count is right for shares that come from files, where the last 10 examples are shared as
-# 5, 5, 0 and 0 ([lesson 00](00_start_here.ipynb), "Three ways to cut a batch"). A replica without
-# examples adds 0 to the sum and 0 to the count. Without the count, both losses give each of these
-# examples half of its weight, so the last step is half as long as one device's.
+# One partial batch after 16 full ones is enough to go wrong. The count is also right for batches
+# that come from files, where the last 10 examples are shared as 5, 5, 0 and 0 ([lesson
+# 00](00_start_here.ipynb)), because a replica without examples adds 0 to both sums. The other two
+# losses then take a last step of half the length:
 
 # %%
-(on_disk,) = dl.load_dataset("digits", splits=["train[:330]"], batch_size=BATCH)
-
-
-def last_step(path):
-    return float(np.linalg.norm(path[-1] - path[-2]))
-
-
-_, one_path = fit_path(build(), on_disk)
+from_files = runs.digits(330, from_files=True)
+_, one_path = runs.fit_path(runs.build(), from_files)
 lengths = {}
 for loss in (divide_by_20, mean_of_means, counted):
-    _, path, _ = train(loss, on_disk)
+    _, path, _ = try_loss(loss, from_files)
     lengths[loss.__name__] = last_step(path) / last_step(one_path)
-dl.show("last step, compared with one device's", lengths, digits=3)
+dl.show("last step, compared with a single device's", lengths, digits=3)
+
+# %% [markdown]
+# > **Takeaway.** Count the examples that are really there, over all replicas, and divide the sum of
+# > the losses by that number.
+#
+# <details><summary>Fine print</summary>
+#
+# In a compiled step, Keras's loss of no example is 0, but `tf.reduce_mean` of no example is NaN,
+# which the all-reduce hands to every replica.
+# </details>
 
 # %% [markdown]
 # ## Count tokens, not examples
 #
-# With digits, only the last batch of an epoch has unequal shares. With text, every batch has them,
-# because no two lines are equally long, and a language model predicts each *token*. So it's the
-# token that must weigh the same everywhere, and that's the case in which the trainers of 2024 were
-# wrong.
+# With digits, only the last batch of an epoch has unequal shares. With text, nearly every batch has
+# them, because a language model predicts each *token*, and lines aren't equally long. So it's the
+# token that must weigh the same everywhere, which the trainers of 2024 got wrong.
 #
 # From here on, a small [transformer](../docs/glossary.md#transformer) runs through this course. It
-# reads single lines of Python's own help, a character is a token, and it predicts the next one.
+# reads lines of Python's own help, and predicts each next character, which is its token.
 # `text_lines` fills each line up to 64 places and says in a weight, 1 or 0, which of them are
-# tokens.
+# tokens. Each batch has eight lines, so each replica gets two, and a colleague sees no problem: the
+# shares are equal, and the mean over a replica's tokens, divided by four, should do.
 
 # %%
-from distlab.course.lesson_03_custom_training_loop.runs import train_on_lines
-from distlab.course.tiny_transformer import build_transformer, text_lines
+from distlab.course.tiny_transformer import text_lines
 
 shuffled = text_lines(length=64).shuffle(10_000, seed=1, reshuffle_each_iteration=False)
 lines = shuffled.batch(8).take(6)
 
 
-def build_small():
-    dl.set_seed(1)
-    model = build_transformer(width=32, layers=1)
-    loss = keras.losses.SparseCategoricalCrossentropy(True, reduction="mean_with_sample_weight")
-    model.compile(keras.optimizers.SGD(0.1), loss)
-    return model
-
-
-# %% [markdown]
-# Each batch has eight lines, so each replica gets two, and a colleague sees no problem: the shares
-# are equal, and the mean over a replica's tokens, divided by four, should do.
-
-
-# %%
 def mean_of_replica(losses, weights):
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights) / 4
 
@@ -567,11 +411,7 @@ tokens_guess = dl.predict(
 )
 
 # %%
-ratios = []
-for _, _, weights in lines:
-    of_replica = tf.reduce_sum(tf.reshape(weights, (4, -1)), axis=1)
-    ratios.append(float(tf.reduce_max(of_replica) / tf.reduce_min(of_replica)))
-typical = sorted(ratios)[len(ratios) // 2]
+typical = runs.typical_ratio(lines, replicas=4)
 dl.show("one and a half times or more", typical >= 1.5)
 
 # %% tags=["reveal"]
@@ -588,8 +428,8 @@ tokens_guess.reveal(
 )
 
 # %% [markdown] tags=["after-reveal"]
-# The cure is the same line as before, with another thing to count: the tokens on all replicas. The
-# next cell trains six steps on one device, and then on four replicas with each of the two losses.
+# The cure is the same line as before, with another thing to count: the tokens on all replicas. We
+# train six steps on a single device, and then on four replicas with each of the two losses.
 
 
 # %% tags=["after-reveal"]
@@ -599,70 +439,28 @@ def count_tokens(losses, weights):
     return tf.reduce_sum(losses * weights) / tokens
 
 
-one_small = build_small()
+one_small = runs.build_small()
 one_small.fit(lines, shuffle=False, verbose=0)
 for loss_of in (mean_of_replica, count_tokens):
-    trained = train_on_lines(build_small, loss_of, strategy, lines)
-    dl.show(f"{loss_of.__name__}, within 1e-5 of one device", apart(trained, one_small) < 1e-5)
+    trained = runs.train_on_lines(loss_of, strategy, lines)
+    same = max_difference(trained, one_small) < 1e-5
+    dl.show(f"{loss_of.__name__} ends as a single device", same)
 
-# %% [markdown]
-# `dl.distribute` needs no count from you. Keras has a reduction for weighted tokens,
-# `"mean_with_sample_weight"`, and the model above is compiled with it, so `fit` takes these steps:
-
-# %%
-same_small = dl.distribute(build_small, strategy)
-same_small.fit(lines, shuffle=False, verbose=0)
-dl.show("dl.distribute, weights apart by", apart(same_small, one_small), below=1e-5)
-
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # > **Takeaway.** Divide by what you count everywhere: examples for digits, tokens for text. And
 # > count it over all replicas, in the batch that's there.
 
 # %% [markdown]
-# ## Metrics
-#
-# Make a metric in the scope and update it inside `run`. Each replica then adds to its own totals,
-# and `result()` adds up the totals of all replicas. Give the metric each example, not a mean.
-# Then it is exact for unequal shares, too.
-#
-# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it. `fit` logs
-# a mean over the examples. Each example counts with its own loss plus the whole penalty.
-#
-# `optimizer.build` makes the optimizer's variables now. If the compiled loop made them later, it
-# would be traced twice or crash.
-
-# %%
-with strategy.scope():
-    model = build(l2=L2)
-    model.optimizer.build(model.trainable_variables)
-    accuracy = keras.metrics.SparseCategoricalAccuracy()
-    mean_of_losses = keras.metrics.Mean()
-
-
-def replica_step(x, y):
-    with tf.GradientTape() as tape:
-        logits = model(x, training=True)
-        losses = each_loss(y, logits)
-        loss = tf.reduce_sum(losses) / count_in_batch(y) + penalty_of(model)
-    accuracy.update_state(y, logits)
-    mean_of_losses.update_state(losses + sum(model.losses))
-    weights = model.trainable_variables
-    model.optimizer.apply(tape.gradient(loss, weights), weights)
-
-
-# %% [markdown]
-# Update the metric of the loss *before* the optimizer, as `fit` does. `model.losses` computes the
-# penalty from the weights at the moment when you read it. After `apply` these are the weights of
-# the next step.
-#
 # ## Compile the loop
 #
-# So far each step was compiled, and Python called it for every batch. Now the loop is compiled,
-# too: it goes inside the `tf.function`, and Python calls it once for many steps. We put a `print`
-# into it, to see when Python runs.
-
+# So far each step was compiled, and Python started every one of them. A loop inside the
+# `tf.function` takes many steps in one call, so the devices needn't wait for Python. We put a
+# `print` into it, which shows when Python runs.
 
 # %%
+replica_step = runs.make_replica_step(counted, strategy)
+
+
 @tf.function
 def train_steps(iterator, steps):
     for _ in tf.range(steps):
@@ -689,209 +487,258 @@ print_guess.reveal(
     {
         1: "Python runs once, to record the operations. Both calls run the recorded graph.",
         17: "That is what a Python loop does. A compiled loop runs its recorded operations, and "
-        "`print` is not one of them.",
-        2: "That would be one line for each call. The second call uses the first one's graph.",
-        68: "That would be one line for each step on each of the 4 replicas.",
+        "`print` isn't one of them.",
+        2: "That would be so if each call recorded a graph of its own. The second call uses the "
+        "first one's.",
+        68: "That would be one line for each step on each of the 4 replicas, if Python ran there.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
 # At the first call TensorFlow [traces](../docs/glossary.md#trace) the function: it runs the Python
-# code once and records the TensorFlow operations in a graph. Later calls run the graph only. So
-# pass `steps` as a **tensor**. A Python number is recorded as a constant, and each new number costs
-# a new trace. See it with 0 steps, which train nothing:
-
-# %% tags=["after-reveal"]
-for steps in (tf.constant(0), 0, tf.constant(0)):
-    print("call with", steps)
-    train_steps(iterator, steps)
-dl.show("traces", train_steps.experimental_get_tracing_count())
-
-# %% [markdown] tags=["after-reveal"]
-# The call with the Python number ran `print` again: this was the second trace.
+# code once and records the operations in a graph, and later calls run only that graph. A Python
+# number would be recorded as a constant, so each new number of steps would cost a
+# [retrace](../docs/glossary.md#retrace).
 #
-# <details><summary>Two more traps of a compiled loop: logging, and optimizers with
-# state</summary>
+# > **Takeaway.** Put the loop over the steps into the `tf.function`, and pass the number of steps
+# > as a tensor.
 #
-# - In a Python loop, `print(loss)` or `float(loss)` makes Python wait for all replicas in each
-#   step. In a compiled loop it does not: `print` runs only while tracing, and `float` becomes an
-#   operation of the graph. To write a line for each step, use `tf.print`.
-# - Call `optimizer.build(...)` in the scope, *before* the first trace. Adam and momentum keep
-#   variables for each weight. If the compiled loop makes them first, the loop crashes under
-#   TensorFlow's default all-reduce ("must feed a value for placeholder").
+# <details><summary>Fine print</summary>
+#
+# In a compiled loop, `float(loss)` becomes an operation of the graph and no longer makes Python
+# wait; to write a line for each step, use `tf.print`. Call `optimizer.build` before the first
+# trace. If the loop makes the optimizer's variables, TensorFlow traces it twice, or crashes under
+# its own all-reduce ("must feed a value for placeholder").
 # </details>
 
 # %% [markdown]
-# Is the loop still right? Compare weights and metrics with `fit` on one device.
+# ## The whole loop on one page
+#
+# Here's everything in one cell that you can copy into a file of your own. It counts tokens, takes
+# any number of replicas and a partial batch, tests after each epoch, saves a checkpoint, and starts
+# from the newest checkpoint if it finds one.
 
-# %%
-logged = one_l2.history.history
-by_hand = {"loss": mean_of_losses.result(), "accuracy": accuracy.result()}
-dl.show("weights apart from one device's by", apart(model, one_l2), below=1e-6)
-for name, value in by_hand.items():
-    dl.show(name, float(value), digits=3, expected=logged[name][-1])
+# %% tags=["whole-program"]
+import keras
+import tensorflow as tf
+
+import distlab as dl
+from distlab.course.tiny_transformer import build_transformer, text_lines
+
+strategy = dl.make_strategy("mirrored")
+lines = text_lines(length=64).shuffle(10_000, seed=1, reshuffle_each_iteration=False)
+test_data = lines.take(40).batch(8)
+
+
+def train_data(epoch):  # the same order whenever this epoch is trained
+    return lines.skip(40).take(75).shuffle(75, seed=epoch).batch(8)
+
+
+def train(epochs, folder):
+    with strategy.scope():
+        dl.set_seed(1)
+        model = build_transformer(width=32, layers=1)
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        optimizer.build(model.trainable_variables)  # before the first trace
+        train_loss, test_loss = keras.metrics.Mean(), keras.metrics.Mean()
+    each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    epochs_done = tf.Variable(0)
+    parts = {"model": model, "optimizer": optimizer, "epochs_done": epochs_done}
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**parts), folder, max_to_keep=2)
+    manager.restore_or_initialize()  # the newest checkpoint, if there is one
+
+    def train_step(x, y, weights):  # a weight for each token, or 1 for each example
+        with tf.GradientTape() as tape:
+            losses = each_loss(y, model(x, training=True))
+            context = tf.distribute.get_replica_context()
+            count = context.all_reduce("SUM", tf.reduce_sum(weights))
+            loss = tf.reduce_sum(losses * weights) / count
+            # with penalties: loss += tf.nn.scale_regularization_loss(sum(model.losses))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        train_loss.update_state(losses, weights)
+
+    def test_step(x, y, weights):
+        test_loss.update_state(each_loss(y, model(x, training=False)), weights)
+
+    @tf.function  # one graph for train_step, and one for test_step
+    def take_steps(step, iterator, steps):
+        for _ in tf.range(steps):
+            strategy.run(step, args=next(iterator))
+
+    distribute = strategy.experimental_distribute_dataset
+    for epoch in range(int(epochs_done), epochs):
+        for metric in (train_loss, test_loss):
+            metric.reset_state()
+        data = train_data(epoch)
+        take_steps(train_step, iter(distribute(data)), tf.constant(len(data)))
+        take_steps(test_step, iter(distribute(test_data)), tf.constant(len(test_data)))
+        print(f"epoch {epoch + 1}: {train_loss.result():.2f}, test {test_loss.result():.2f}")
+        epochs_done.assign(epoch + 1)
+        manager.save()
+    return model
+
 
 # %% [markdown]
-# This loop never called `strategy.reduce`, and the weights are right: the optimizer added up the
-# gradients. For a second epoch your loop needs a new iterator, and it must reset the metrics as
-# `fit` does (`metric.reset_state()`).
+# You know `train_step` and the compiled loop. The metrics are made in the scope, so each replica
+# adds to its own totals, and `result()` sums the totals of all replicas. They're exact for unequal
+# shares, because they get each token's loss and weight rather than a mean.
 #
-# ## The same in one line
+# A run that resumes needs the weights, the optimizer's momentum and the number of epochs done, so
+# all three are in the checkpoint. It also needs the same data, so `train_data` shuffles with the
+# epoch as its seed. The 75 lines end in a batch of 3, which leaves a replica with none.
 #
-# `dl.distribute` returns your Keras model, whose `fit` takes exactly these steps: each example
-# weighs the same, and the penalty counts once. Callbacks, history and validation stay Keras's.
+# Now we train three epochs, and then do it again with a stop: one run ends after its first epoch,
+# and the next one, with a new model, finds its checkpoint.
 
-# %%
-same = dl.distribute(lambda: build(l2=L2), strategy)
-history = same.fit(partial, verbose=0, shuffle=False).history
-dl.show("weights apart from your loop's by", apart(same, model), below=1e-6)
-for name, value in by_hand.items():
-    dl.show(f"{name}, beside your loop's", history[name][-1], digits=3, expected=float(value))
+# %% tags=["numbers-within-0.02"]
+from tempfile import mkdtemp
+
+tf.get_logger().setLevel("ERROR")  # it warns of several compiled loops
+whole = train(epochs=3, folder=mkdtemp())
+folder = mkdtemp()
+print("again, with a stop")
+train(epochs=1, folder=folder)
+resumed = train(epochs=3, folder=folder)
+dl.show("max difference of the weights", max_difference(resumed, whole), below=1e-6)
 
 # %% [markdown]
-# Use `fit` if it does what you need. Write the loop if it does not, or to know what happens.
+# The resumed run began with epoch 2, and ended with the weights of the run that never stopped. If a
+# run dies inside an epoch, it repeats that epoch from the beginning. Are these also a single
+# device's weights, and what if you had left the loop to `dl.distribute`?
+
+# %%
+alone = runs.build_small()
+easy = dl.distribute(runs.build_small, strategy)
+for epoch in range(3):
+    alone.fit(train_data(epoch), shuffle=False, verbose=0)
+    easy.fit(train_data(epoch), shuffle=False, verbose=0)
+dl.show("a single device, max difference", max_difference(whole, alone), below=1e-5)
+dl.show("dl.distribute, max difference", max_difference(easy, alone), below=1e-5)
+
+# %% [markdown]
+# All three end with the same weights. `dl.distribute` returns your Keras model, whose `fit` takes
+# exactly these steps without a count of your own, because the model is compiled with Keras's
+# reduction for weighted tokens, `"mean_with_sample_weight"`. So use `fit` if it does what you need,
+# and write the loop if it doesn't.
+#
+# To take the page with you, copy its cell into a file, put `dl.split_devices(4)` under the imports
+# if you've no GPUs, and call `train(epochs=3, folder="checkpoints")` at the end.
+#
+# > **Takeaway.** Count over the replicas, build the optimizer before the first trace, seed each
+# > epoch, and save what a resumed run needs. The rest of the page is a loop for one device.
+#
+# <details><summary>Fine print</summary>
+#
+# Dropout's seed must be in the checkpoint as well, and to resume in the middle of an epoch you need
+# the number of the step; [lesson 11](11_fault_tolerance.ipynb) shows both. In a file,
+# `tf.distribute.MirroredStrategy()` will do instead of `dl.make_strategy`.
+# </details>
 #
 # <details><summary>A third way: keep <code>fit</code> and write only the
 # <code>train_step</code></summary>
 #
-# Many people put their training logic into the model's `train_step`, as in [Keras's
-# guide](https://keras.io/guides/custom_train_step_in_tensorflow/), and Keras calls it on every
-# replica:
-#
-# ```python
-# class Classifier(keras.Model):
-#     def train_step(self, data):
-#         x, y = data
-#         with tf.GradientTape() as tape:
-#             loss = mean_loss(y, self(x, training=True))
-#         weights = self.trainable_variables
-#         gradients = tape.gradient(loss, weights)
-#         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-#         self.tracker.update_state(loss)  # a keras.metrics.Mean
-#         return {"loss": self.tracker.result()}
-# ```
-#
-# `apply_gradients` takes pairs, and calls `apply`. This model has no penalty. If yours has one, add
-# `tf.nn.scale_regularization_loss(sum(self.losses))` to the loss.
-#
-# Built in the scope and trained by Keras's own `fit`, this model ends with one device's weights on
-# full batches only. On a partial batch, Keras takes the mean of means. It logs a quarter of the
-# loss in any case, because Keras has divided it by 4 before the tracker gets it.
-#
-# `dl.distribute` trains the same class, unchanged, to one device's weights and log, because every
-# replica runs your `train_step` as one device would. Only the layers compute the replica's own
-# examples. An all-gather puts their outputs together, so the loss is that of the whole batch, even
-# if it compares examples with each other, as a contrastive loss does. `tape.gradient` returns the
-# mean over the replicas, which the next section explains. Under [parameter
-# servers](../docs/glossary.md#parameter-server), `dl.distribute` refuses a model with a
-# `train_step`.
-# </details>
-#
-# <details><summary>In plain TensorFlow</summary>
-#
-# Without `dl.distribute` you write what this lesson wrote: `counted` as the loss, `replica_step`
-# with its metrics, `train_steps`, and the loop over epochs. Validation, callbacks and history are
-# then yours to write as well.
+# Keras calls a model's own `train_step` on every replica, as in [Keras's
+# guide](https://keras.io/guides/custom_train_step_in_tensorflow/). Under Keras's `fit`, such a
+# model ends with a single device's weights on full batches only, because a partial batch gives a
+# mean of means. On four replicas it also logs a quarter of its loss, because Keras has divided it
+# by 4. `dl.distribute` trains the same class to a single device's weights and log, even if the loss
+# compares examples with each other.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# PyTorch's `DistributedDataParallel` takes the **mean** of the gradients over the processes, not
-# the sum. With equal shares, `loss.mean()` on each process is therefore right. With unequal
-# shares it is a mean of means: count the examples with `dist.all_reduce`, and use `losses.sum() *
-# world_size / count` as the loss.
+# PyTorch's `DistributedDataParallel` takes the **mean** of the gradients over the processes, so
+# with equal shares `loss.mean()` on each process is right. With unequal shares, count the examples
+# with `dist.all_reduce`, and use `losses.sum() * world_size / count` as the loss.
 #
-# Under `jax.shard_map` you choose yourself: `jax.lax.psum` adds, `jax.lax.pmean` takes the mean.
-# For unequal shares, divide each device's *summed loss* by the `psum` of the counts, and take the
-# gradient of the quotient. By default (`check_vma=True`), JAX [adds up this
-# gradient](https://docs.jax.dev/en/latest/301/sharding-ad.html) over the devices if the parameter
-# is replicated. A `psum` of your own would then make it too large by the number of devices. Under
-# `jax.jit` with sharded arrays you write the code of a single device, so `jnp.mean` is the mean
-# over the whole array.
+# Under `jax.shard_map`, divide each device's *summed loss* by the `jax.lax.psum` of the counts. By
+# default (`check_vma=True`), JAX [sums the
+# gradient](https://docs.jax.dev/en/latest/301/sharding-ad.html) of a replicated parameter over the
+# devices, so a `psum` of your own would make it too large. Under `jax.jit` with sharded arrays, you
+# write the code of a single device.
 # </details>
-#
+
+# %% [markdown]
 # ## Extra: One rule for every loss
 #
-# Counting examples helps only if a loss adds up over them. The largest error of a batch doesn't,
-# and neither does a loss over pairs. `dl.distribute` needs no such loss, because it keeps one rule:
-# **layers compute a replica's own examples, and everything else sees the whole batch.** Here is
-# that rule by hand, for a loss that no division could repair. `put_together` returns the outputs of
-# all replicas. Its gradient sums what all replicas ask for, and keeps the rows of this one.
-
+# Counting helps only if the loss of a batch is a sum over its examples. The largest error of a
+# batch isn't such a sum, and neither is a loss over pairs. `dl.distribute` is right for those as
+# well, because it follows one rule: **layers compute a replica's own rows, and everything else sees
+# the whole batch.** With 20 rows on four replicas that looks like this:
+#
+# ```text
+#                  replica 0               ...   replica 3
+#   layers         own rows 0 to 4         ...   own rows 15 to 19
+#                      └────────────── all-gather ──────────────┘
+#   loss           outputs of all 20 rows  ...   outputs of all 20 rows
+#                  the same number on every replica, the single device's
+#   gradient       its own part, times 4   ...   its own part, times 4
+#                      └───────────────── mean ─────────────────┘
+#   update         gradient of the whole batch, the same on every replica
+# ```
+#
+# Why times 4? Every replica computes the whole loss, so there are four copies of it, and each of
+# them depends on the outputs of replica 0. TensorFlow's gradient of an all-gather sums over the
+# four copies, so replica 0 gets its own rows' part of the gradient four times. The mean then sums
+# the parts of all replicas and divides by 4, and what's left is the gradient of the whole batch,
+# whatever you compute from the outputs.
+#
+# Here it is for the largest loss of a batch, which no division could repair. `gather` does nothing
+# on a single device, and is an all-gather on replicas:
 
 # %%
-@tf.custom_gradient
-def put_together(own):
-    context = tf.distribute.get_replica_context()
-    first = 5 * context.replica_id_in_sync_group
-
-    def back(asked):
-        return context.all_reduce("SUM", asked)[first : first + 5]
-
-    return context.all_gather(own, axis=0), back
+weights = tf.constant(runs.kernel(runs.build()))
 
 
-# %%
-(images, labels) = next(iter(full))
-weights = tf.constant(kernel(build()))
-
-
-def gradient_of_the_worst(images, outputs_of_all):
+def gradient_of_largest(x, y, gather):
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        outputs = outputs_of_all(tf.reshape(images, (-1, 64)) @ weights)
-        loss = tf.reduce_max(each_loss(labels, outputs))  # of the whole batch
+        outputs = gather(tf.reshape(x, (-1, 64)) @ weights)  # a layer: own rows only
+        loss = tf.reduce_max(each_loss(gather(y), outputs))  # of the whole batch
     return tape.gradient(loss, weights)
 
 
-@tf.function
-def on_replicas():
-    def replica_step():
-        context = tf.distribute.get_replica_context()
-        first = 5 * context.replica_id_in_sync_group
-        own = gradient_of_the_worst(images[first : first + 5], put_together)
-        return context.all_reduce("MEAN", own)
-
-    return strategy.experimental_local_results(strategy.run(replica_step))[0]
+def replica_part(x, y):
+    context = tf.distribute.get_replica_context()
+    own_part = gradient_of_largest(x, y, lambda rows: context.all_gather(rows, axis=0))
+    return context.all_reduce("MEAN", own_part)
 
 
-alone = gradient_of_the_worst(images, tf.identity)
-dl.show("apart from one device's by", tf.reduce_max(abs(on_replicas() - alone)), below=1e-6)
+batch = next(iter(strategy.experimental_distribute_dataset(full)))
+on_replicas = tf.function(lambda: strategy.run(replica_part, args=batch))()
+alone = gradient_of_largest(images, labels, tf.identity)
+difference = tf.reduce_max(abs(strategy.experimental_local_results(on_replicas)[0] - alone))
+dl.show("max difference from a single device", difference, below=1e-6)
 
 # %% [markdown]
-# All four replicas compute the same loss, so without the sum in `back` each of them would find only
-# its own examples' part of the gradient. With the sum each finds four times that part, and their
-# mean is the gradient of the whole batch, whatever the loss is. A random layer fits into the rule
-# as well: it draws for the whole batch from one device's seed, and keeps the replica's rows.
+# Random layers follow the rule, too: they draw for the whole batch from a single device's seed, and
+# keep the replica's own rows.
 #
-# **Put outputs together, and take the mean of the gradients: then any loss is one device's.**
+# > **Takeaway.** If you gather the outputs and take the mean of the gradients, any loss is a single
+# > device's loss.
 
 # %% [markdown]
 # ## Check yourself
 #
-# <details><summary>1. What does <code>strategy.reduce</code> combine in this loop?</summary>
-# What you give it: here the losses, after the update. The optimizer adds up the gradients, inside
-# <code>run</code>.
+# <details><summary>1. You call a Keras loss with its default reduction inside <code>run</code>.
+# Must you divide?</summary>
+#
+# No, because Keras has done it (since 3.8). The result is right while all replicas have equally
+# many examples.
 # </details>
 #
-# <details><summary>2. With 8 replicas, each takes the mean over its own examples and divides by
-# nothing else. How long are the steps under SGD?</summary>
-# Eight times too long: the all-reduce adds eight means.
+# <details><summary>2. Why is the penalty divided by the number of replicas, and not by the number
+# of examples?</summary>
+#
+# Every replica computes the whole penalty, and the all-reduce sums them all. It must count once.
 # </details>
 #
-# <details><summary>3. You call a Keras loss with its default reduction inside <code>run</code>.
-# Must you divide?</summary> No, Keras has divided by the number of replicas (since 3.8). The
-# result is right while all replicas have equally many examples.
-# </details>
+# <details><summary>3. Under Adam, your loop ends where a single device ends. Is the loss scaled
+# correctly?</summary>
 #
-# <details><summary>4. Why is the penalty divided by the number of replicas, and not by the
-# number of examples?</summary>
-# Every replica computes the whole penalty, and the all-reduce adds them all. It must count once.
-# </details>
-#
-# <details><summary>5. Under Adam, your loop ends where one device ends. Is the loss
-# scaled correctly?</summary>
-# You cannot tell: Adam nearly hides a constant factor. Run one epoch with SGD.
+# You can't tell, because Adam nearly hides a constant factor. Run one epoch with SGD.
 # </details>
 
 # %%
@@ -905,11 +752,9 @@ recap()
 # - [The exercise](../exercises/03_custom_training_loop.ipynb): repair three losses, then build the
 #   loop.
 # - [Lesson 04](04_without_keras.ipynb): the same step without Keras, its optimizer included.
-# - Your own loop: `dl.check_parity(build, data, strategy=strategy, train=my_loop)` compares every
-#   weight with one device's after each of the first 5 steps, and looks for the cause where they
-#   differ. `my_loop(model, data)` trains on the data that it is given.
-# - The words of this lesson are in the [glossary](../docs/glossary.md).
+# - For a loop of your own, `dl.check_parity(build, data, strategy=strategy, train=my_loop)`
+#   compares the first 5 steps with a single device's, and looks for the cause if they differ.
 # - [TensorFlow's tutorial on custom
-#   loops](https://www.tensorflow.org/tutorials/distribute/custom_training) shows the same loop with
+#   loops](https://www.tensorflow.org/tutorials/distribute/custom_training) shows such a page with
 #   `tf.nn.compute_average_loss`, which is right on full batches only. With Keras 3 it stops at
 #   `reset_states`, which is now `reset_state`.

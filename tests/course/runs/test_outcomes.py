@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
+from distlab.course.lesson_03_custom_training_loop.runs import fit_path, kernel, max_difference
 from distlab.course.runs.outcomes import waits_for
 from distlab.errors import InvalidArgument
 
@@ -63,5 +63,5 @@ def test_a_path_has_the_weights_before_the_first_step_and_after_each():
     assert [step.ravel().tolist() for step in path] == [[0, 0], [1, 1], [0, 0]]
     assert np.array_equal(kernel(model), path[-1])
     model.set_weights([np.array([[0.25], [-0.5]], np.float32)])
-    assert apart(model, zeros()) == 0.5  # the largest difference
-    assert apart(zeros(), zeros()) == 0
+    assert max_difference(model, zeros()) == 0.5  # the largest difference
+    assert max_difference(zeros(), zeros()) == 0
