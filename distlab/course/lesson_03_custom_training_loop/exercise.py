@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Exercise: write the training loop yourself
 #
-# For [lesson 03](../notebooks/03_custom_training_loop.ipynb). The checks compare gradients and
-# weights under SGD, because Adam nearly hides a constant factor in the loss.
+# For [lesson 03](../notebooks/03_custom_training_loop.ipynb). You repair three losses, count
+# tokens, compile a loop, and put everything together. The checks compare gradients and weights
+# under SGD, because Adam nearly hides a constant factor in the loss.
 
 # %% [markdown]
 # ## Overview
@@ -12,11 +13,11 @@
 # | 1. `repair_losses` | find three bugs by what they do to the step | 10 | easy | core |
 # | 2. `exact_loss` | a mean over tokens, right for each share of a batch | 8 | medium | core |
 # | 3. `train_in_calls` | compile many steps into one call | 10 | medium | core |
-# | 4. `train` | the whole loop, against one device's weights | 12 | hard | extra |
-# | 5. your own model | compare your own loop with one device (no points) | 15 | open | extra |
+# | 4. `train` | the whole loop, against a single device's weights | 12 | hard | extra |
+# | 5. your own model | compare your own loop with a single device (no points) | 15 | open | extra |
 #
-# Write your answers in the cells that start with `# task:`, run them, and then run the check below
-# each one. If you get stuck, open the hint.
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open the hint.
 
 # %%
 import keras
@@ -31,12 +32,10 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: find three bugs
 #
-# A model has two heads: one names the digit, and one says whether it is odd. A penalty keeps the
-# weights of its body small. So there are three losses. `replica_loss` scales each of them wrongly.
-# No error appears.
-#
-# Run the check before you change anything. It adds up the gradients of four replicas, as the
-# optimizer does, and tells you with which factor each loss enters the sum. Each factor should be 1.
+# What gives each of three losses a wrong scale? A model has two heads, which name the digit and say
+# whether it's odd, and a penalty keeps its weights small. `replica_loss` scales all three losses
+# wrongly. Run the check first: it says with which factor each loss enters the sum of four replicas'
+# gradients. Make each factor 1.
 #
 # - `replica_loss(model, x, y, global_batch)` runs on each replica, inside `strategy.run`.
 # - `x` and `y` are this replica's examples, a quarter of the batch. All shares are equal here.
@@ -50,14 +49,14 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #
 # <details><summary>Hint 2</summary>
 #
-# Keras divides by the number of replicas only if the reduction of a loss is a mean. With `"none"`
-# and `"sum"` it does not. Which of the three losses does every replica compute as a whole?
+# Keras divides by the number of replicas only if the reduction of a loss is a mean, and not with
+# `"none"` or `"sum"`. Which of the three losses does every replica compute as a whole?
 # </details>
 #
 # <details><summary>Hint 3</summary>
 #
-# There are several right answers. For the losses of examples, one always works: their sum, divided
-# by `global_batch`. For what every replica adds as a whole, divide by the number of replicas.
+# For the losses of examples, one way always works: their sum, divided by `global_batch`. Whatever
+# every replica adds as a whole, divide by the number of replicas. There are other right answers.
 # </details>
 
 
@@ -96,15 +95,14 @@ dl.check("repair_losses")
 # %% [markdown]
 # ## Task 2: the mean over tokens
 #
-# As in the bug of October 2024, the loss is a mean over tokens. There, the small batches of one
-# step had different numbers of tokens. Here, the replicas have different numbers of tokens. Each
-# example is a sentence, and sentences have different lengths. Shorter ones are padded at the end,
-# so that all have equally many positions. The loss of a batch is **the mean over its tokens**;
-# padding does not count. The shares may be unequal: 3, 3, 3, 1 sentences, or 2, 2, 1, 0.
+# By what do you divide if replicas have different numbers of tokens, as the small batches of 2024
+# had? Each example is a sentence, padded at its end to the length of all others. The loss of a
+# batch is **the mean over its tokens**, and padding doesn't count. Shares may be unequal: 3, 3, 3
+# and 1 sentences, or 2, 2, 1 and 0.
 #
 # - `exact_loss(per_token, is_token)` runs on each replica, inside `strategy.run`.
 # - `per_token` has the loss at each position of this replica's sentences, shape (sentences,
-#   positions). At padding it has some number that means nothing. There may be no sentence at all.
+#   positions). At padding it's a number without a meaning. There may be no sentence at all.
 # - `is_token` has the same shape: 1.0 at a token and 0.0 at padding.
 # - It returns this replica's loss, one number. The sum over all replicas must be the mean over the
 #   tokens of the whole batch. About 3 lines.
@@ -116,7 +114,7 @@ dl.check("repair_losses")
 #
 # <details><summary>Hint 2</summary>
 #
-# By an all-reduce of a number of its own, a replica learns the sum of all. What must a loss at
+# A replica that gives its own number to an all-reduce learns the sum of all. What must a loss at
 # padding be multiplied by?
 # </details>
 #
@@ -124,7 +122,7 @@ dl.check("repair_losses")
 #
 # Each token weighs one over the number of tokens on all replicas, and padding weighs zero. No
 # replica knows that number alone, but `tf.distribute.get_replica_context().all_reduce("SUM",
-# value)` adds up what each one has.
+# value)` sums what each of them has.
 # </details>
 
 
@@ -147,7 +145,8 @@ dl.check("exact_loss")
 # %% [markdown]
 # ## Task 3: compile the loop
 #
-# Here is a loop that is right and slow: Python starts every step and waits for its loss.
+# Which lines of this loop must Python run? It's right and slow, because Python starts every step
+# and waits for its loss.
 
 
 # %%
@@ -186,9 +185,9 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 # <details><summary>Hint 3</summary>
 #
 # Define inside `train_in_calls` a `tf.function` with the arguments `iterator` and `steps`. In it,
-# start with `total = 0.0` and loop over `tf.range(steps)`. A Python number as `steps` costs a new
-# trace for each value; `tf.constant(n)` does not. Divide by `tf.cast(steps, tf.float32)`, because
-# TensorFlow divides no float tensor by an integer tensor.
+# start with `total = 0.0` and loop over `tf.range(steps)`. A Python number as `steps` costs a
+# retrace for each value, but `tf.constant(n)` doesn't. Divide by `tf.cast(steps, tf.float32)`,
+# because TensorFlow divides no float tensor by an integer tensor.
 # </details>
 
 
@@ -217,13 +216,13 @@ dl.check("train_in_calls")
 # %% [markdown]
 # ## Task 4: the whole loop (optional)
 #
-# Put it together. Some examples of this data set have no label, so they must not count. `train`
-# must end with the weights that one device ends with.
+# Can your loop end with a single device's weights if some examples have no label? Those must not
+# count, in a last batch that's partial as well. Put your pieces together.
 #
 # - `train(strategy, model, dataset, epochs)` trains `model`, which was built in the strategy's
 #   scope, with `model.optimizer` (SGD with momentum).
 # - `dataset` has batches of `(x, y, has_label)`, not yet distributed. Each batch must be split
-#   among the replicas. The last batch is a partial one.
+#   among the replicas.
 # - `has_label` is 1.0 for an example with a label and 0.0 for one without. The loss of a batch is
 #   the mean over the examples **with a label**, plus the penalty in `model.losses`. The loss of
 #   an example is the sparse categorical cross-entropy of logits.
@@ -244,9 +243,9 @@ dl.check("train_in_calls")
 #
 # <details><summary>Hint 3</summary>
 #
-# Call `model.optimizer.build(model.trainable_variables)` in the strategy's scope. Compile the loop
-# over the steps of an epoch, as in task 3. Each epoch begins with a new `iter(...)` of the
-# distributed data set, and has `len(dataset)` steps.
+# The lesson's page has all parts but the penalty. Call
+# `model.optimizer.build(model.trainable_variables)` in the strategy's scope. Each epoch begins with
+# a new `iter(...)` of the distributed data set, and has `len(dataset)` steps.
 # </details>
 
 
@@ -286,10 +285,10 @@ dl.check("train")
 # %% [markdown]
 # ## Task 5: your own model (no points)
 #
-# Does your own loop take the steps of one device? This cell compares them for a small model. Put in
-# its place a model, data and a loop of your own:
+# Does your own loop take the steps of a single device? The next cell compares them for a small
+# model, in whose place you put a model, data and a loop of your own:
 #
-# 1. `build` returns your compiled model. Use SGD and leave out dropout for this comparison.
+# 1. `build` returns your compiled model. Use SGD, and leave out dropout for this comparison.
 # 2. `data` has batches of your data, the last one partial. `dl.check_parity` compares the first 5
 #    batches, so give it the end of an epoch: `batches.skip(len(batches) - 5)`.
 # 3. `my_loop(model, data)` goes once through its data. Start with the loop that you have, mistakes
@@ -324,16 +323,16 @@ def my_loop(model, data):
 
 
 result = dl.check_parity(build, data, strategy=strategy, train=my_loop)
-dl.show("one device's weights", result.equal)
+dl.show("a single device's weights", result.equal)
 
 # %% [markdown]
-# Print `result` to read which weight differs first, and why. The loop above is not equal, and now
-# you can say why. Repair it or yours until `result.equal` is `True`.
+# Print `result` to read which weight differs first, and why. The loop above takes other steps than
+# a single device, and now you can say why. Repair it or yours until `result.equal` is `True`.
 
 # %% [markdown]
 # ## Next steps
 #
 # - Do the losses of your own project use `reduction="none"`, or a mean? Look for every division.
-# - `dl.distribute(build, strategy).fit(...)` does what your loop does. Keep the loop for what `fit`
-#   cannot do.
+# - `dl.distribute(build, strategy).fit(...)` does what your loop does, so keep the loop for what
+#   `fit` can't do.
 # - [Lesson 04](../notebooks/04_without_keras.ipynb): the same step without Keras.
