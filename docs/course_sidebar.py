@@ -24,6 +24,7 @@ SECTIONS = {
     "Your own model": {
         "docs/own_model": "Six lines, explained",
         "docs/fit_check": "Is your fit right?",
+        "docs/questions": "Your question, our answer",
         "docs/distribute": "What distribute promises",
         "docs/support_matrix": "Support matrix",
         "docs/zoo": "The zoo",
