@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Exercise: without Keras
 #
-# This exercise follows [lesson 04](../notebooks/04_without_keras.ipynb). You write or repair three
-# updates that run on every replica, without Keras. The last one leaves out most all-reduces on
-# purpose.
+# For [lesson 04](../notebooks/04_without_keras.ipynb). You write or repair three updates that run
+# on every replica, without Keras. The last one leaves out most all-reduces on purpose.
 
 # %% [markdown]
 # ## Overview
@@ -18,7 +17,7 @@
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint. Inside a step,
 # `tf.distribute.get_replica_context().all_reduce("SUM", values)` takes a tensor or a list of
-# tensors. `"MEAN"` in place of `"SUM"` averages.
+# tensors, and with `"MEAN"` it averages.
 
 # %%
 import numpy as np
@@ -34,18 +33,19 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a step of linear regression
 #
-# Write `sgd_step(slope, offset, x, y, rate)`, which runs **on every replica** and takes one step of
-# SGD. The model is `slope * x + offset`. The loss is the mean squared error over the **global**
+# How does a replica without a single example take the right step? Write
+# `sgd_step(slope, offset, x, y, rate)`, which runs **on every replica** and takes one step of SGD.
+# The model is `slope * x + offset`, and the loss is the mean squared error over the **global**
 # batch.
 #
 # - `slope` and `offset` are mirrored variables, one number each, without an aggregation.
-# - `x` and `y` are this replica's float32 vectors. The replicas have different numbers of
-#   examples, and one of them can have **none**.
-# - After the step all copies hold what one device would hold. Return nothing. About 6 lines.
+# - `x` and `y` are this replica's float32 vectors. Replicas have different numbers of examples, and
+#   one of them can have **none**.
+# - After the step all copies hold what a single device would hold. Return nothing. About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# You need neither a mean over a replica's own examples nor a tape: the derivative of
+# You need neither a mean over a replica's own examples nor a tape, because the derivative of
 # `(slope * x + offset - y) ** 2` by `slope` is `2 * (slope * x + offset - y) * x`. What is the sum
 # over no examples?
 # </details>
@@ -72,28 +72,27 @@ dl.check("sgd_step")
 #
 # <details><summary>Answer</summary>
 #
-# One, of a list with three numbers: both sums of derivatives and the number of examples. You can
-# divide the sums afterwards, because the division by the global count is the same for all examples.
+# One is enough, for a list of three numbers: both sums of derivatives and the number of examples.
+# You can divide the sums afterwards, because the global count is the same for all examples.
 # </details>
 
 # %% [markdown]
 # ## Task 2: repair an optimizer with a limit
 #
-# Adagrad divides each step by the root of the sum of all squared gradients so far. To tame the
-# first steps, the gradient is limited to the range from `-limit` to `limit` before anything else is
-# done with it. The function below does all of that on one device. On four replicas the copies of
-# `weight` are equal, and still not those of one device. Repair it.
+# Why do equal copies still hold the wrong weights? Adagrad divides each step by the root of the sum
+# of all squared gradients so far, and here the gradient is first limited to the range from `-limit`
+# to `limit`. The function is right on one device, but on four replicas the copies of `weight` are
+# equal and wrong. Repair it.
 #
-# - `weight` and `total` are mirrored variables, vectors without an aggregation. `total` starts
+# - `weight` and `total` are mirrored variables, vectors without an aggregation, and `total` starts
 #   above 0.
-# - `gradient` is this replica's part of the gradient. The **sum** over all replicas is the gradient
-#   that one device has.
+# - `gradient` is this replica's part. The **sum** over all replicas is the gradient of one device.
 # - After the step all copies of **both** variables hold what one device would hold. Change 2 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Compare the copies of `total` first. Which lines are not linear in the gradient? The lesson says
-# what must come before such a line.
+# Compare the copies of `total` first. Which lines aren't linear in the gradient, and what must come
+# before such a line?
 # </details>
 
 
@@ -118,41 +117,38 @@ def adagrad_step(weight, total, gradient, rate, limit):
 dl.check("adagrad_step")
 
 # %% [markdown]
-# **Try next:** write the update of a sign-based optimizer, which moves every weight by
-# `rate * sign(gradient)`. What do you get if each replica takes the sign of its own part, and the
-# all-reduce adds up the signs?
+# **Try next:** a sign-based optimizer moves every weight by `rate * sign(gradient)`. What do you
+# get if each replica takes the sign of its own part, and the all-reduce adds up the signs?
 #
 # <details><summary>Answer</summary>
 #
-# `sign(all_reduce("SUM", gradient))` is right. A sum of signs is a whole number from -4 to 4: it
-# counts each replica once, however large its gradient is, so a single large gradient loses against
-# three small ones. (signSGD with [majority vote](https://arxiv.org/abs/1810.05291) takes the sign
-# of the summed signs on purpose: each replica then sends one bit for each weight.)
+# You get a whole number from -4 to 4, which counts each replica once, however large its gradient
+# is. So a single large gradient loses against three small ones, while `sign(all_reduce("SUM",
+# gradient))` does what one device does. signSGD with [majority
+# vote](https://arxiv.org/abs/1810.05291) takes the sign of the summed signs on purpose, because
+# each replica then sends only one bit for each weight.
 # </details>
 
 # %% [markdown]
 # ## Task 3: fewer all-reduces
 #
-# An all-reduce between machines in different cities can take longer than the computation of a step.
-# *[Local SGD](../docs/glossary.md#local-sgd)* lets the copies drift apart for a while, and then
-# replaces all of them by their mean. [DiLoCo](https://arxiv.org/abs/2311.08105) extends this idea
-# with an outer optimizer, and trained language models with 500 times less communication.
-#
-# Write `local_step(weight, gradient, rate, step, every)`, which runs **on every replica**.
+# How rarely can replicas meet? Between cities an all-reduce can take longer than a step, so *[local
+# SGD](../docs/glossary.md#local-sgd)* lets the copies drift apart for a while, and then replaces
+# them all by their mean. Write `local_step(weight, gradient, rate, step, every)`, which runs **on
+# every replica**:
 #
 # - `weight` is a mirrored variable, a vector without an aggregation. `gradient` is this replica's
 #   own gradient, the mean over its own examples.
-# - `step` counts from 1, and `every` is a whole number. Both are Python numbers, the same on all
-#   replicas.
+# - `step`, which counts from 1, and `every` are Python numbers, the same on all replicas.
 # - In every step the replica subtracts `rate * gradient` from **its own** copy.
 # - If `step` is a multiple of `every`, all copies then become the mean of the copies. In all other
 #   steps there is **no all-reduce**. Return nothing. About 3 lines.
 #
 # <details><summary>Hint</summary>
 #
-# An all-reduce in an `if` is dangerous, because some replicas may wait for ever. Why is it safe
-# here? Which value goes into the all-reduce, and do you read it before or after the subtraction?
-# `weight.read_value()` is the value of this replica's copy.
+# An all-reduce in an `if` is dangerous, because some replicas may wait forever. Why is it safe
+# here? `weight.read_value()` is the value of this replica's copy: do you read it before the
+# subtraction or after it?
 # </details>
 
 
@@ -171,24 +167,27 @@ def local_step(weight, gradient, rate, step, every):
 dl.check("local_step")
 
 # %% [markdown]
+# [DiLoCo](https://arxiv.org/abs/2311.08105) adds an outer optimizer to this idea, and trained
+# language models with 500 times less communication.
+#
 # **Try next:** an optimizer with momentum has a velocity on each replica. Must you average the
 # velocities, too? Think of a replica whose velocity points away from the mean.
 #
 # <details><summary>Answer</summary>
 #
-# If you do not, this replica starts from the mean and walks on in its old direction, so the copies
+# If you don't, this replica starts from the mean and walks on in its old direction, so the copies
 # drift apart faster. If you average both, all replicas start the next round from the same weights
-# and the same velocity. This sends twice the bytes. DiLoCo keeps the inner state on each replica,
-# and it still trains.
+# and velocity, but you send twice the bytes. DiLoCo keeps the inner state on each replica, and it
+# still trains.
 # </details>
 
 # %% [markdown]
 # ## Task 4: how far can you go?
 #
-# This task has no check. The cell below trains one layer on the digits with your `local_step` for
-# 128 steps. Before you run it, write down which accuracy you expect for 1, 8, 64 and 128 steps
-# between two averages. With 128 the copies are averaged once, at the end. If you average in one
-# step of 8, you send an eighth of the messages.
+# What does it cost to average in one step of 8, which sends an eighth of the messages? This task
+# has no check. The cell below trains one layer on the digits with your `local_step` for 128 steps.
+# Before you run it, write down which accuracy you expect for 1, 8, 64 and 128 steps between two
+# averages. With 128 the copies are averaged only once, at the end.
 
 # %%
 train, test = dl.load_dataset("digits", batch_size=32)
@@ -229,11 +228,11 @@ except NotImplementedError:
 #
 # <details><summary>Answer</summary>
 #
-# The accuracies are 0.97, 0.96, 0.96 and 0.96: on 360 digits this is no difference. One layer has a
-# convex loss, and each replica's quarter is a similar mix of digits, so the copies drift towards
-# similar places and their mean is a good model. With a hidden layer, or with different kinds of
-# digits on each replica, the copies can drift to different places, and their mean can be worse than
-# each of them.
+# The accuracies are 0.97, 0.96, 0.96 and 0.96, which on 360 digits is no difference. One layer has
+# a convex loss, and each replica's quarter is a similar mix of digits, so the copies drift towards
+# similar places and their mean is a good model. With a hidden layer, or with other kinds of digits
+# on each replica, they can drift to different places, and then their mean can be worse than each of
+# them.
 # </details>
 
 # %% [markdown]
