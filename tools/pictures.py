@@ -35,15 +35,15 @@ REPLICAS, BATCH, EPOCHS, RATE, MOMENTUM, L2 = 4, 64, 3, 0.15, 0.8, 1e-3
 PENALTY, SAME_SHARD, LOST, RIGHT, MEAN_OF_MEANS = "ABCDE"
 NO_SEED = "no seed"  # only on the page where a reader makes the mistakes (`break_it.py`)
 CAUSES = {
-    PENALTY: "Every replica adds the whole L2 penalty to its loss, and the all-reduce sums all "
-    "four, so the penalty pulls four times as hard.",
+    PENALTY: "Every replica adds the whole L2 penalty to its loss, so their sum pulls four times "
+    "as hard.",
     SAME_SHARD: "All replicas read the same 16 examples of each batch, and nobody ever sees the "
     "rest.",
     LOST: "The fourth replica's gradient never reaches the sum, so its share of each batch counts "
     "for nothing.",
     RIGHT: "`dl.distribute` trained it, and what is left is rounding.",
-    MEAN_OF_MEANS: "Each replica takes the mean over its own examples. The last batch of an epoch "
-    "is a partial one, in unequal shares, and the examples in the smallest share count too much.",
+    MEAN_OF_MEANS: "Each replica takes the mean over its own examples, so those in the smallest "
+    "share of a partial last batch count too much.",
 }
 
 

@@ -14,7 +14,8 @@ from tools import fit_questions, teaching_page
 from tools.page_pictures import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
-WITH_MAP = (ROOT / "README.md", ROOT / "docs" / "index.md")
+INDEX = ROOT / "docs" / "index.md"
+WITH_MAP = (ROOT / "README.md", INDEX)
 TEACHING = ROOT / "docs" / "teaching.md"
 WITH_CARD = ROOT / "docs" / "decision_card.md"
 
@@ -38,19 +39,20 @@ def with_map(text: str) -> str:
         f"{counted} By their words and lines of code they take {low} to {high} hours, the second "
         f"number with all folds open. We estimate {tasks} hours for the exercises' core tasks "
         f"and {extra} for their extra ones; no class has been timed yet.\n\n"
-        f"{map_table(entries)}\n\n"
-        f"If you only have time for three lessons:\n\n{short_paths(entries)}",
+        f"{map_table(entries)}",
         text,
     )
 
 
 def with_lessons(text: str) -> str:
     """Returns the text of the page for teachers with the lessons as they are now."""
-    entries = read_map(ROOT)
+    return with_short_paths(teaching_page.with_minutes(text, read_map(ROOT)), root="../")
+
+
+def with_short_paths(text: str, *, root: str) -> str:
+    """Returns a page's text with the three lessons of each kind of reader; `root` is the clone."""
     marks = ("<!-- three lessons -->\n\n", "\n\n<!-- end of the three lessons -->")
-    return replace_between(
-        marks, short_paths(entries, root="../"), teaching_page.with_minutes(text, entries)
-    )
+    return replace_between(marks, short_paths(read_map(ROOT), root=root), text)
 
 
 def with_card(text: str) -> str:
@@ -76,6 +78,8 @@ def replace_between(marks: tuple[str, str], table: str, text: str) -> str:
 if __name__ == "__main__":
     for page in WITH_MAP:
         page.write_text(with_map(page.read_text(encoding="utf-8")), encoding="utf-8")
+    first = with_short_paths(INDEX.read_text(encoding="utf-8"), root="")
+    INDEX.write_text(first, encoding="utf-8")
     TEACHING.write_text(with_lessons(TEACHING.read_text(encoding="utf-8")), encoding="utf-8")
     WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
     for path, picture in pictures().items():

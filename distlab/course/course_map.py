@@ -42,7 +42,7 @@ _LESSONS = {
         ),
         "05_input_pipelines": (
             "Input pipelines",
-            "How do you find and feed a replica that waits for data?",
+            "Does each batch come in time, and does each replica get its share of it?",
         ),
         "06_reproducibility": (
             "Reproducibility",
@@ -60,7 +60,7 @@ _LESSONS = {
     "Many processes": {
         "09_multi_worker": (
             "Many workers",
-            "Which process reads which example, and which one waits when nothing moves?",
+            "Who waits, and where, when nothing moves?",
         ),
         "10_parameter_server": (
             "Parameter servers",

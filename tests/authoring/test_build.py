@@ -247,7 +247,7 @@ def test_only_what_changed_is_built_again(root):
         "01_next.ipynbexercises",
         "01_next.ipynbsolutions",
     }
-    with pytest.raises(InvalidArgument, match="jobs=0"):
+    with pytest.raises(InvalidArgument, match="--jobs 0"):
         build(root, jobs=0)
 
 

@@ -83,6 +83,8 @@ def test_the_pages_have_the_map_as_the_notebooks_are_now():
     for page in write_tables.WITH_MAP:
         text = page.read_text(encoding="utf-8")
         assert write_tables.with_map(text) == text, f"{page}: `make map` mends it"
+    text = write_tables.INDEX.read_text(encoding="utf-8")
+    assert write_tables.with_short_paths(text, root="") == text, "`make map` mends it"
 
 
 def test_the_course_is_in_order_and_every_lesson_states_its_minutes():

@@ -139,7 +139,7 @@ def test_every_prediction_of_the_course_is_answered_by_keyboard_alone(lab):
                 answer_by_keyboard(page, each, number)
         assert thrown == []
         count += len(asked)
-    assert count == 109
+    assert count == 103
 
 
 def test_predictions_are_answered_by_keyboard_in_notebook_7_too(lab):
