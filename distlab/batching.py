@@ -52,19 +52,63 @@ class BatchPlan:
         return self.shares[0]
 
     def shares_of(self, examples: int, *, source: Source = "memory") -> tuple[int, ...]:
-        """Returns the shares of a batch of `examples`, such as the partial last one of an epoch."""
+        """Returns each replica's share of `examples`, as in the partial last batch of an epoch.
+
+        Args:
+            examples: Examples in the batch.
+            source: What cuts the batch. "memory" and "files" are TensorFlow, reading a pipeline
+                that holds its examples or one that reads files; "distribute" is the `fit` of a
+                model from `dl.distribute` with replicas on CPUs in one process.
+
+        Returns:
+            One number a replica, in replica order; some may be 0.
+
+        Raises:
+            InvalidArgument: There's no such source.
+
+        Example:
+            >>> plan = dl.plan_batch(replicas=4, global_batch=32)
+            >>> plan.shares_of(10), plan.shares_of(10, source="files")
+            ((3, 3, 3, 1), (8, 2, 0, 0))
+        """
         return split_batch(examples, self.replicas, source=source, full_batch=self.global_batch)
 
     def steps(self, examples: int) -> int:
-        """Returns the steps of one pass over `examples` examples, a partial last one included."""
+        """Returns the steps of one pass over `examples` examples, a partial last one included.
+
+        Args:
+            examples: Examples in the data set.
+
+        Returns:
+            The steps of an epoch.
+
+        Example:
+            >>> dl.plan_batch(replicas=4, global_batch=64).steps(1437)
+            23
+        """
         return math.ceil(examples / self.global_batch)
 
     def warmup(self, *, steps: int) -> Any:
-        """Returns a Keras schedule that climbs to `learning_rate`, so that it starts gently.
+        """Returns a Keras schedule that climbs to `learning_rate`, so that training starts gently.
 
         It rises linearly from the one-device rate to the scaled one (Goyal et al. 2017,
-        section 2.2), then stays. The schedule is Keras's own `CosineDecay`, so a saved model
-        loads without distlab.
+        section 2.2) and then stays there. The schedule is Keras's own `CosineDecay`, so a saved
+        model loads without distlab.
+
+        Args:
+            steps: The steps of the climb; Goyal et al. take those of five epochs.
+
+        Returns:
+            The schedule, which goes into an optimizer in place of a rate.
+
+        Raises:
+            InvalidArgument: `steps` isn't a whole number of at least 1.
+
+        Example:
+            >>> plan = dl.plan_batch(replicas=4, per_replica=64, base_learning_rate=0.5)
+            >>> rate = plan.warmup(steps=100)
+            >>> dl.show("at the start, halfway, at the end", [rate(step) for step in (0, 50, 100)])
+            at the start, halfway, at the end: [0.5, 1.25, 2]
         """
         _whole_number("warmup", "steps", steps)
         import keras
@@ -88,29 +132,38 @@ def plan_batch(
     rule: Literal["linear", "square_root", "none"] = "linear",
     uneven: bool = False,
 ) -> BatchPlan:
-    """Plans the batch of every replica and scales the learning rate to the global batch.
+    """Splits a global batch over the replicas, and scales the learning rate to it.
 
-    Give `per_replica` (weak scaling: each replica works as much as one device did) or
-    `global_batch` (strong scaling: the step stays what it was).
+    Give `per_replica` and the global batch grows with the replicas, each of which works as much as
+    one device did (weak scaling). Give `global_batch` and the step stays what it was, while more
+    replicas share it (strong scaling).
 
     Args:
         replicas: Replicas in sync, `strategy.num_replicas_in_sync`.
         per_replica: Examples in one step on each replica.
         global_batch: Examples in one step over all replicas.
-        base_learning_rate: The learning rate found for `reference_batch`.
-        reference_batch: The batch of that experiment; None means one replica's batch.
+        base_learning_rate: The learning rate that worked with `reference_batch`.
+        reference_batch: Examples in a step of that experiment; None means one replica's batch.
         rule: With k = global_batch / reference_batch, "linear" multiplies the rate by k, for
             SGD (Goyal et al. 2017, "Accurate, Large Minibatch SGD"); "square_root" by
             sqrt(k), for Adam and RMSProp (Malladi et al. 2022, "On the SDEs and Scaling Rules
             for Adaptive Gradient Algorithms", who also move the betas); "none" leaves it.
-        uneven: Allow a global batch that the replicas cannot share equally.
+        uneven: Allow a global batch that the replicas can't share equally.
 
     Returns:
-        The plan.
+        A `BatchPlan`. Its `global_batch` is the size that `fit` and a data set's `batch` expect,
+        its `learning_rate` belongs in the optimizer, and its `warmup` climbs to that rate.
 
     Raises:
         InvalidArgument: A number is below 1, both or neither batch is given, the rule is
-            unknown, or the batch is not divisible and `uneven` is not set.
+            unknown, or the batch isn't divisible and `uneven` isn't set.
+
+    Example:
+        >>> plan = dl.plan_batch(replicas=4, per_replica=64, base_learning_rate=0.5)
+        >>> plan.global_batch, plan.learning_rate
+        (256, 2.0)
+        >>> plan.steps(1437)  # five full batches, and a partial one
+        6
     """
     _whole_number("plan_batch", "replicas", replicas)
     if (per_replica is None) == (global_batch is None):

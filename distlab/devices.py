@@ -27,23 +27,32 @@ def split_devices(
     kind: Literal["auto", "cpu", "gpu"] = "auto",
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
 ) -> tuple[str, ...]:
-    """Makes `count` logical devices, before TensorFlow has touched any.
+    """Splits this machine's CPU or GPUs into `count` logical devices, one for each replica.
 
-    On a machine with at least `count` GPUs each device is a whole GPU. With fewer, the GPUs
-    are shared and TF32 is switched off, so that numbers can be compared with a CPU's.
-    Calling it again with the same count changes nothing.
+    Call it first of all: TensorFlow fixes its devices when it starts, so later there's nothing left
+    to split. Logical devices show that a training is correct and not how fast it'd be, because they
+    share the same hardware. With at least `count` GPUs, each device is a whole GPU instead. With
+    fewer, they share the GPUs and TF32 is switched off, so that numbers can be compared with a
+    CPU's. Calling it again with the same count changes nothing.
 
     Args:
         count: How many logical devices, 1 to 64.
         kind: "cpu", "gpu", or "auto" for the GPUs where there are any.
-        memory_limit_mb: MiB of GPU memory for each device that shares a GPU.
+        memory_limit_mb: GPU memory in MiB for each device that shares a GPU.
 
     Returns:
-        The names, as `make_strategy("mirrored", devices=...)` takes them.
+        The devices' names, as `make_strategy("mirrored", devices=...)` takes them.
 
     Raises:
         InvalidArgument: `count` or `kind` is invalid.
-        DeviceError: There is no GPU for `kind="gpu"`, or TensorFlow has already been used.
+        DeviceError: There's no GPU for `kind="gpu"`, or TensorFlow has already started.
+
+    Example:
+        >>> devices = dl.split_devices(4, kind="cpu")
+        >>> devices
+        ('CPU:0', 'CPU:1', 'CPU:2', 'CPU:3')
+        >>> dl.make_strategy("mirrored", devices=devices).num_replicas_in_sync
+        4
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InvalidArgument(

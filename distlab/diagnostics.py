@@ -88,12 +88,19 @@ _REPORTED = (
 
 
 def doctor() -> Diagnosis:
-    """Looks at this machine and says what works on it; changes nothing.
+    """Reports what this machine has, which strategies run on it, and how to cure each problem.
 
-    Logical devices can still be split afterwards.
+    It changes nothing, and logical devices can still be split afterwards. In a terminal, `distlab
+    doctor` prints the same report.
 
     Returns:
-        The diagnosis; `.problems` is empty when all is well.
+        A `Diagnosis`, which shows as a table: versions, devices, strategies, and in a cluster what
+        this process is there for. Its `problems` are empty when all is well.
+
+    Example:
+        >>> report = dl.doctor()
+        >>> list(report.strategies)
+        ['one_device', 'mirrored', 'central_storage', 'multi_worker', 'parameter_server', 'tpu']
     """
     gpus, load_error = _load()
     machine = Machine(gpus=len(gpus), load_error=load_error)

@@ -19,19 +19,26 @@ LIMIT_VARIABLE = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 
 
 def memory_limit(megabytes: int) -> None:
-    """Limits the memory of all tensors on this process's CPU, before TensorFlow has started.
+    """Limits the memory of all tensors on this process's CPU, so that it runs out as a GPU does.
 
-    What doesn't fit raises `tf.errors.ResourceExhaustedError`, as on a GPU, after 10 seconds in
-    which TensorFlow waits for memory. Logical devices share the limit, and a process that this one
-    starts has the same limit for itself. Memory outside of tensors, such as Python's, isn't
-    counted. It was tried on Linux only. Calling it again with the same limit changes nothing.
+    Call it before TensorFlow starts. What doesn't fit raises `tf.errors.ResourceExhaustedError`, as
+    on a GPU, after 10 seconds in which TensorFlow waits for memory. Logical devices share the
+    limit, and a process that this one starts has the same limit for itself. Memory outside of
+    tensors, such as Python's, isn't counted. It was tried on Linux only. Calling it again with the
+    same limit changes nothing.
 
     Args:
         megabytes: The limit in MB of 2**20 bytes. TensorFlow itself needs less than 1.
 
     Raises:
-        InvalidArgument: `megabytes` is not a whole number of at least 1.
+        InvalidArgument: `megabytes` isn't a whole number of at least 1.
         DeviceError: TensorFlow has already started, or this process has a different limit.
+
+    Example:
+        >>> dl.memory_limit(64)  # first of all
+        >>> import tensorflow as tf
+        >>> tf.zeros((1024, 1024)).shape.as_list()  # 4 MB of float32 fit; 128 MB don't
+        [1024, 1024]
     """
     asked = f"memory_limit({megabytes!r})"
     if isinstance(megabytes, bool) or not isinstance(megabytes, int) or megabytes < 1:

@@ -15,17 +15,27 @@ POLICIES = ("mixed_bfloat16", "mixed_float16", "float32")
 
 
 class mixed_precision(contextlib.ContextDecorator):  # noqa: N801 - it is called like a function
-    """Sets Keras's dtype policy; as a context manager, restores the former one after the block.
+    """Sets Keras's dtype policy for mixed precision, in one block or for the rest of the process.
 
-    The policy is read while layers are made, so build the model after the call, or inside the
-    block. With "mixed_float16" Keras's `compile` wraps the optimizer in a `LossScaleOptimizer`.
+    Layers read the policy while they're made, so build the model inside the block or after the
+    call; a block restores the former policy when it ends. With "mixed_float16", Keras's `compile`
+    wraps the optimizer in a `LossScaleOptimizer`.
 
     Args:
         policy: "mixed_bfloat16" (TPUs, and GPUs since Ampere), "mixed_float16" (GPUs since
             Volta, with loss scaling) or "float32".
 
     Raises:
-        InvalidArgument: There is no such policy.
+        InvalidArgument: There's no such policy.
+
+    Example:
+        >>> import keras
+        >>> with dl.mixed_precision("mixed_bfloat16"):
+        ...     layer = keras.layers.Dense(10)
+        >>> layer.compute_dtype, layer.variable_dtype
+        ('bfloat16', 'float32')
+        >>> keras.config.dtype_policy().name  # as before the block
+        'float32'
     """
 
     def __init__(self, policy: str) -> None:

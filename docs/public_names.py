@@ -42,7 +42,8 @@ class Public(SphinxDirective):
 
 
 def _find(path: Path, name: str) -> Any:
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    # The last one: before a function stand its overloads, which have no docstring.
+    for node in reversed(ast.parse(path.read_text(encoding="utf-8")).body):
         if isinstance(node, (*_FUNCTION, ast.ClassDef)) and node.name == name:
             return node
     raise ValueError(f"{path} defines no {name!r}, which distlab offers")

@@ -20,16 +20,26 @@ def show(
     expected: Any = None,
     below: float | None = None,
 ) -> None:
-    """Prints a value rounded, and beside it what it should be.
+    """Prints a value rounded, beside the value or the bound that it should have.
+
+    What it prints is the same on any processor, so outputs can be stored and compared.
 
     Args:
         label: What the value is.
         value: A number, text, array, tensor, a list or tuple of these, or a `PerReplica`, which
             is shown as the list of its values.
         digits: Decimal places that are printed, and to which `expected` is compared.
-        expected: What the value should be; equality to `digits` places is stated.
-        below: A bound for a number; whether it holds is stated, not the number itself, which
-            differs from processor to processor.
+        expected: What the value should be. The text says whether the two agree to `digits` places.
+        below: A bound for a number. The text says whether it holds and leaves the number itself
+            out, because that differs from processor to processor.
+
+    Example:
+        >>> dl.show("loss", 0.69314, digits=3)
+        loss: 0.693
+        >>> dl.show("shares", [8, 8, 8, 5], expected=[8, 8, 8, 8])
+        shares: [8, 8, 8, 5] is NOT [8, 8, 8, 8] expected
+        >>> dl.show("max difference", 1.2e-7, below=1e-6)
+        max difference: less than 1e-06
     """
     if below is not None:
         amount = float(value)

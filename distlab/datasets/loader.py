@@ -53,26 +53,35 @@ def load_dataset(
     scale_images: bool = True,
     data_dir: str | Path | None = None,
 ) -> tuple[tf.data.Dataset, ...]:
-    """Loads a data set as `tf.data` pipelines of (input, label), in a fixed order.
+    """Loads a data set by name, as `tf.data` pipelines of (input, label) in a fixed order.
 
-    The first call prepares the data set on disk, under a lock, so that several processes may
-    ask at once; later calls read it. Nothing is shuffled and nothing is dropped.
+    The first call prepares the data set on disk, under a lock, so that several processes may ask at
+    once; later calls read it. Nothing is shuffled and nothing is dropped, so the last batch may be
+    partial.
 
     Args:
-        name: "digits" (1,437 + 360 images of 8x8x1, always there), or any TFDS name.
+        name: "digits" (1,437 + 360 images of 8x8x1, which need no network), or any TFDS name.
         splits: TFDS splits, also slices such as "train[:10%]".
         batch_size: The GLOBAL batch size; None gives single examples.
         scale_images: Give uint8 images as float32 from 0 to 1.
-        data_dir: Where data sets are kept; TFDS's own place (TFDS_DATA_DIR, else
-            ~/tensorflow_datasets) when None.
+        data_dir: Where data sets are kept; None means TFDS's own place (TFDS_DATA_DIR, or
+            ~/tensorflow_datasets if that isn't set).
 
     Returns:
         One `tf.data.Dataset` for each split.
 
     Raises:
-        DatasetError: The name or a split is unknown, the data cannot be had here, or only a part
+        DatasetError: The name or a split is unknown, the data can't be had here, or only a part
             of them is on disk.
         InvalidArgument: The batch size is below 1.
+
+    Example:
+        >>> train, test = dl.load_dataset("digits", batch_size=64)
+        >>> len(train), len(test)  # batches, the partial ones included
+        (23, 6)
+        >>> images, labels = next(iter(train))
+        >>> images.shape, labels.shape
+        (TensorShape([64, 8, 8, 1]), TensorShape([64]))
     """
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise InvalidArgument(

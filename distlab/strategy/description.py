@@ -79,13 +79,31 @@ class StrategyDescription:
 
 
 def describe(what: Any) -> StrategyDescription:
-    """Describes any `tf.distribute` strategy, made by distlab or not, or that of a model.
+    """Says in words which replicas, devices and variables a strategy has, and why it was chosen.
+
+    It takes any `tf.distribute` strategy, also one that distlab didn't make. Where several
+    processes train, `describe(strategy).is_chief` says which of them prints and writes for all.
 
     Args:
-        what: The strategy, or a model that `distribute` has returned.
+        what: The strategy, or a model that `distribute` has returned. Once the model has taken a
+            step, the description also lists the layers that get the whole batch.
+
+    Returns:
+        A `StrategyDescription`, which shows as a table and has each row as an attribute.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: It's neither a strategy nor a model that has one.
+
+    Example:
+        >>> devices = dl.split_devices(2, kind="cpu")
+        >>> dl.describe(dl.make_strategy("mirrored", devices=devices))
+        kind       mirrored
+        replicas   2
+        workers    1
+        devices    CPU:0, CPU:1
+        variables  a copy on every device, kept equal
+        all-reduce ReductionToOneDevice
+        why        "mirrored" was asked for
     """
     strategy, whole_batch = what, None
     if not isinstance(what, tf.distribute.Strategy):

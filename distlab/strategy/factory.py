@@ -49,51 +49,55 @@ def make_strategy(
     timeout_secs: float = 300,
     heartbeat_secs: float | None = None,
 ) -> tf.distribute.Strategy:
-    """Makes a `tf.distribute` strategy by name.
+    """Makes the `tf.distribute` strategy of a name, or the one that fits this machine or cluster.
 
-    "auto" looks, in this order, for a cluster of more than one task (TF_CONFIG, then Slurm), a
-    TPU, several GPUs, and else takes one device; `describe` says why. In one process, "default" is
-    TensorFlow's when no strategy is in use, "one_device" computes on one device, "mirrored" keeps
-    a copy of the variables on each device, and "central_storage" keeps one copy for all devices.
-    In a cluster, "multi_worker" keeps a copy on each device of every worker, and
-    "parameter_server" has workers that fetch variables from servers. "tpu" takes all TPU cores.
+    "auto" looks for a cluster of more than one task (TF_CONFIG, then Slurm), a TPU and several
+    GPUs, in this order, and otherwise takes one device; `describe` says why. In one process,
+    "default" is what TensorFlow uses without a strategy, "one_device" computes on one device,
+    "mirrored" keeps a copy of the variables on each device, and "central_storage" keeps one copy
+    for all devices. In a cluster, "multi_worker" keeps a copy on each device of every worker, while
+    the workers of "parameter_server" fetch variables from servers. "tpu" takes all TPU cores.
 
-    One script serves every task of a cluster: a worker or parameter server of a
-    "parameter_server" cluster does not return from this call, but serves the coordinator until
-    it gets SIGTERM; the evaluator gets "one_device". Each worker of a cluster computes on all its
-    GPUs, or where it has none on all its logical CPUs. The strategy of a cluster comes first in
-    a process, before any tensor, variable, model or data set. A worker joins a cluster once: asked
-    for "multi_worker" again, a process gets the strategy that it has.
+    One script serves every task of a cluster. A worker or parameter server of a "parameter_server"
+    cluster doesn't return from this call, but serves the coordinator until it gets SIGTERM; the
+    evaluator gets "one_device". Each worker computes on all its GPUs, or on all its logical CPUs if
+    it has none. Make a cluster's strategy first in a process, before any tensor, variable, model or
+    data set. A worker joins a cluster once: if you ask for "multi_worker" again, you get the
+    strategy that the process has.
 
     Args:
         kind: The strategy's name.
         devices: Names such as "CPU:0", or how many, for "one_device", "mirrored" and
-            "central_storage". None means all GPUs, or all logical CPUs where there is none.
-        cross_device_ops: How replicas add their gradients. None chooses the fastest correct
+            "central_storage". None means all GPUs, or all logical CPUs where there's none.
+        cross_device_ops: How replicas sum their gradients. None chooses the fastest correct
             one: NCCL between whole GPUs, `ReductionToOneDevice` between logical devices.
         variable_partitioner: For "parameter_server": splits large variables over the parameter
-            servers (`tf.distribute.experimental.partitioners`). For raw `tf.Variable`s only,
-            those of Keras 3 cannot be split.
-        timeout_secs: How long to wait for the other tasks of a cluster. A notebook's cluster
-            is there in a second; five minutes are for a batch system that starts tasks one after
-            the other.
-        heartbeat_secs: For "multi_worker": how long a task may be silent, once it has come,
-            before the others give it up. By default 10; 100 where all tasks are on this machine,
-            which may be too busy for one of them.
+            servers (`tf.distribute.experimental.partitioners`). It works for raw `tf.Variable`s
+            only, because those of Keras 3 can't be split.
+        timeout_secs: Seconds to wait for the other tasks of a cluster. A notebook's cluster is
+            there in a second; five minutes are for a batch system that starts tasks one by one.
+        heartbeat_secs: For "multi_worker": seconds that a task may be silent, once it has joined,
+            before the others give it up. The default is 10, or 100 where all tasks are on this
+            machine, which may be too busy for one of them.
 
     Returns:
         The strategy, TensorFlow's own.
 
     Raises:
         InvalidArgument: `kind` is misspelt, or an argument is invalid or not for this kind.
-        DeviceError: A device does not exist, there is no TPU, or TensorFlow was used, or another
+        DeviceError: A device doesn't exist, there's no TPU, or TensorFlow was used, or another
             cluster joined, before a cluster's strategy was made.
         UnsupportedEnvironment: The kind needs a cluster and none is described, the description
             has a mistake, this task's port is in use, or tasks were given different clusters
             or have different numbers of devices or versions.
-        TaskTimeout: Other tasks have not come in time; it names them, and what to check.
+        TaskTimeout: Other tasks haven't come in time; it names them, and what to check.
         ProcessError: A task that had come has ended.
-        SystemExit: This task has served, and was told to end.
+        SystemExit: This task has served and was asked to end.
+
+    Example:
+        >>> strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4))
+        >>> strategy.num_replicas_in_sync
+        4
     """
     if kind not in KINDS:
         raise InvalidArgument(

@@ -52,40 +52,50 @@ def distribute(
     *,
     batch_norm: Literal["global", "replica"] = "global",
 ) -> keras.Model:
-    """Builds a model under a strategy, so that its own `fit` takes the steps of one device.
+    """Builds your Keras model under a strategy, so that `fit` takes the steps of one device.
 
-    `build` runs inside the strategy's scope. You get back the model that it made, with Keras's own
-    `fit`, `evaluate`, `predict` and `save`. distlab replaces what `fit`, `evaluate` and `predict`
+    Up to rounding, weights and logs are those of plain Keras on one device with the same global
+    batch, seeds and order, whatever the loss, metrics, `train_step`, dropout or batch
+    normalization. So write the model as for one device. Batch sizes, of a data set or of `fit`, are
+    GLOBAL, and the last batch may be partial. distlab replaces what `fit`, `evaluate` and `predict`
     run for a batch and, with several workers, how files are written.
 
-    Up to rounding, the weights and the logs are those of plain Keras on one device with the same
-    global batch, seeds and order, for any model: any loss, any metric, your own `train_step`,
-    dropout, batch normalization. Write it as for one device. The batch size of a data set or of
-    `fit` is that of the GLOBAL batch; a last batch may be partial.
-
-    Layers compute a replica's own rows, everything else sees the whole batch. A layer of your own
-    that looks at other rows is given all of them where that is seen while TensorFlow traces it; say
-    so by an attribute `whole_batch = True` where it is not. With several parameter-server workers,
-    a step may start from weights that are a few steps old. The page docs/distribute.md of distlab's
-    repository lists what differs, and what is refused.
+    Layers compute a replica's own rows, while all else sees the whole batch. A layer of your own
+    that looks at other rows gets all of them if that shows while TensorFlow traces it; if not, say
+    so with an attribute `whole_batch = True`. With several parameter-server workers, a step may
+    start from weights that are a few steps old. docs/distribute.md, in distlab's repository, lists
+    what differs and what's refused.
 
     Args:
-        build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
+        build: Takes nothing, returns a new compiled `keras.Model`; runs in the strategy's scope.
         strategy: Any that `make_strategy` makes.
-        batch_norm: Whose rows BatchNormalization normalizes by, in training: "global", those of the
-            whole batch as on one device, or "replica", each replica's own, which is faster.
+        batch_norm: Whose rows BatchNormalization normalizes by in training: "global", the whole
+            batch's as on one device, or "replica", each replica's own, which is faster.
 
     Returns:
-        The model.
+        The model that `build` made.
 
     Raises:
-        InvalidArgument: `strategy` is not a strategy, or `batch_norm` is not a choice.
-        ModelError: `build` does not make a new compiled model, or the strategy cannot train this
-            model or its optimizer. `fit` raises it for what replicas cannot do, such as a draw by
-            a hidden state, and for a loss that is not finite, with the step.
+        InvalidArgument: `strategy` isn't a strategy, or `batch_norm` isn't a choice.
+        ModelError: `build` makes no new compiled model, or the strategy can't train it. `fit`
+            raises it for what replicas can't do, and for a loss that isn't finite, with the step.
         DeviceError: Workers beside parameter servers have several GPUs each.
-        ProcessError: Another worker has failed or was lost, or a parameter server was. `fit`,
-            `evaluate`, `predict` and `save` raise it too.
+        ProcessError: Another worker or a parameter server was lost; `fit` and the like raise it
+            too.
+
+    Example:
+        >>> import keras
+        >>> def build():
+        ...     layers = [keras.layers.Flatten(), keras.layers.Dense(10, "softmax")]
+        ...     model = keras.Sequential(layers)
+        ...     model.compile("adam", "sparse_categorical_crossentropy")
+        ...     return model
+        >>> strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4))
+        >>> model = dl.distribute(build, strategy)
+        >>> train, _ = dl.load_dataset("digits", batch_size=64)
+        >>> history = model.fit(train, epochs=1, verbose=0)
+        >>> int(model.optimizer.iterations)  # 1,437 images in global batches of 64
+        23
     """
     check_arguments("distribute", build, strategy)
     if batch_norm not in ("global", "replica"):

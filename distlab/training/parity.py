@@ -124,27 +124,28 @@ def check_parity(
     train: Train = "distribute",
     tolerance: float | None = None,
 ) -> Parity:
-    """Compares a few training steps under a strategy with those of one device.
+    """Checks whether a strategy takes the training steps of one device, and finds out why if not.
 
-    One device is Keras's own `fit`, without a strategy, with an optimizer that is built before.
-    Both sides start from the same weights, train on the same batches in the same order, without
-    XLA and without TF32. With `distribute`, random layers draw the same numbers on both sides;
-    otherwise those of Keras (dropout, noise, augmentation) are switched off. What draws by
-    `tf.random` has other numbers than plain Keras: its one device is `distribute` on one replica.
-    Every weight, on every replica, is compared after every step. Where they differ, experiments
-    find the cause.
+    Both sides start from the same weights and train on the same batches in the same order, without
+    XLA and without TF32, and every weight on every replica is compared after every step. One device
+    means Keras's own `fit` without a strategy, with an optimizer that is built before. Where the
+    two differ, experiments look for the cause.
 
-    `data` is read from its start: to see a partial last batch, give the end of an epoch, as
-    `data.skip(n)`. Your model is not touched: `build` is called at least three times, and more
-    often where a cause is looked for. Settings and seeds are put back, whatever happens.
-    An error that Keras's `fit` or your loop raises under the strategy comes through as it is.
+    With `distribute`, random layers draw the same numbers on both sides; otherwise those of Keras
+    (dropout, noise, augmentation) are switched off. `tf.random` draws other numbers than in plain
+    Keras, so there one device means `distribute` on one replica.
+
+    Your model isn't touched: `build` is called at least three times, and more often where a cause
+    is looked for. Settings and seeds are put back, whatever happens. An error that Keras's `fit` or
+    your loop raises under the strategy comes through as it is.
 
     Args:
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
-        data: Global batches.
-        strategy: Any strategy but parameter servers. Of several workers each calls this at the
-            same place, with the same data, and gets the same report.
-        steps: Batches to train on; fewer where the data end.
+        data: Global batches, read from the start. To see a partial last batch, give the end of an
+            epoch, as `data.skip(n)`.
+        strategy: Any strategy but parameter servers. Of several workers, each calls this at the
+            same place with the same data, and gets the same report.
+        steps: Batches to train on; fewer if the data end.
         train: Who takes the steps under the strategy: "distribute" (distlab's), "keras" (Keras's
             own `fit`), or a loop of your own: a function of a model, built and compiled in the
             scope, and a data set of one global batch, called for each step.
@@ -152,13 +153,27 @@ def check_parity(
             for each weight.
 
     Returns:
-        What was found.
+        A `Parity`: whether all steps are `equal`, and if not the first step and layer that differ,
+        the likely `cause`, and what to `do`.
 
     Raises:
         InvalidArgument: An argument is invalid.
         ModelError: `build` makes no compiled model, or not the same twice, or `distribute`
             refuses it.
         DatasetError: The data set is empty.
+
+    Example:
+        >>> import keras
+        >>> def build():
+        ...     norm, flat = keras.layers.BatchNormalization(), keras.layers.Flatten()
+        ...     model = keras.Sequential([norm, flat, keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        ...     return model
+        >>> strategy = dl.make_strategy("mirrored", devices=dl.split_devices(2))
+        >>> train, _ = dl.load_dataset("digits", batch_size=64)
+        >>> report = dl.check_parity(build, train, strategy=strategy, steps=1, train="keras")
+        >>> report.equal, report.do
+        (False, 'BatchNormalization(synchronized=True)')
     """
     _check_arguments(build, strategy, train)
     batches = read_batches(data, steps)

@@ -1,5 +1,6 @@
 import ast
 import importlib
+import importlib.util
 import inspect
 import pathlib
 import pkgutil
@@ -96,3 +97,17 @@ def test_the_reference_lists_each_name_and_error_with_the_sentence_of_its_docstr
         public = getattr(importlib.import_module(f"distlab.{module}".rstrip(".")), last)
         sentence = " ".join(inspect.getdoc(public).split("\n\n")[0].split())
         assert (root, text) == ("distlab" if module else "dl", sentence), name
+
+
+def test_the_site_shows_each_docstring_with_its_example():
+    pytest.importorskip("sphinx")
+    path = ROOT / "docs" / "public_names.py"
+    spec = importlib.util.spec_from_file_location("public_names", path)
+    spec.loader.exec_module(site := importlib.util.module_from_spec(spec))
+    for name in NAMES:
+        room = pathlib.Path(distlab.__file__).parent / distlab._ROOMS[name].replace(".", "/")
+        lines = site._described(name, site._find(room.with_suffix(".py"), name))
+        shown = [line.strip() for line in lines]
+        assert inspect.getdoc(getattr(distlab, name)).splitlines()[0] in shown, name
+        code = shown[shown.index(".. rubric:: Example") + 2]
+        assert code.startswith(">>> "), name

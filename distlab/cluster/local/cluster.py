@@ -41,32 +41,41 @@ _clusters: list[weakref.ref[LocalCluster]] = []
 
 
 class LocalCluster:
-    """Workers, parameter servers and more, each a real process on this machine.
+    """Starts a cluster of workers and parameter servers, each a real process on this machine.
 
     What runs on a task prints here, under the task's name, in task order. Tasks that were ended
-    by a failure, a time limit or `kill` are started again by `restart`.
+    by a failure, a time limit or `kill` start again with `restart`. Close the cluster, or use it in
+    a `with` block, and nothing of it remains.
 
     Args:
         workers: Number of workers.
         parameter_servers: Number of parameter servers. With any, they and the workers start
             their TensorFlow servers at once, and a chief coordinates.
-        chief: Whether there is a chief of its own; by default with parameter servers only.
+        chief: Whether there's a chief besides the workers; by default with parameter servers only.
             Without one, worker:0 is the chief.
-        evaluator: Whether there is a task that evaluates checkpoints beside the training.
+        evaluator: Whether there's a task that evaluates checkpoints beside the training.
         devices_per_worker: Logical devices of the chief and of each worker, as `split_devices`
             makes them.
-        restart: How often `run` may start all tasks and call its function again, when a task
+        restart: How often `run` may start all tasks and call its function again, if a task
             dies meanwhile.
         isolate: Whether the tasks run in a network of their own (Linux only), where nobody
             else reaches their servers.
-        env: Environment variables for all tasks; None takes one out.
-        start_timeout_secs: How long the tasks may take to start, counted as by `run`.
+        env: Environment variables for all tasks; None removes one.
+        start_timeout_secs: Seconds that the tasks may take to start, counted as by `run`.
 
     Raises:
         InvalidArgument: An argument is invalid.
         TaskFailed: A task ended while it started.
-        TaskTimeout: A task did not start in time.
+        TaskTimeout: A task didn't start in time.
         UnsupportedEnvironment: This system has no such processes (Windows), or no such network.
+
+    Example:
+        >>> def index():
+        ...     import json, os
+        ...     return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        >>> with dl.LocalCluster(workers=2) as cluster:
+        ...     cluster.run(index)
+        [0, 1]
     """
 
     def __init__(
@@ -141,18 +150,27 @@ class LocalCluster:
             function: What to call there.
             args: Its arguments.
             tasks: "worker", "worker:0" or several of these; by default all.
-            timeout_secs: How long it may take. While a task waits for a core of a busy machine,
-                the time stands still.
+            timeout_secs: Seconds that it may take. While a task waits for a core of a busy machine,
+                the clock stands still.
+
+        Returns:
+            The results, in task order.
 
         Raises:
-            InvalidArgument: There is no such task, or the function cannot be sent.
+            InvalidArgument: There's no such task, or the function can't be sent.
             TaskFailed: A task failed: the error has its name and traceback. The others were
                 stopped.
-            TaskTimeout: Tasks did not finish in time: the error says where they were.
-            Interrupted: This process was interrupted, and so was what the tasks ran. It is a
-                KeyboardInterrupt that names the tasks that were kept, and those that did not come
+            TaskTimeout: Tasks didn't finish in time: the error says where they were.
+            Interrupted: This process was interrupted, and so was what the tasks ran. It's a
+                KeyboardInterrupt that names the tasks that were kept, and those that didn't come
                 back and were ended.
             ProcessError: A task is down or busy.
+
+        Example:
+            >>> cluster.run(divmod, 7, 2)
+            [(3, 1), (3, 1)]
+            >>> cluster.run(len, "abc", tasks="worker:1")
+            [3]
         """
         return self._runner.call(function, args, self._select(tasks), timeout_secs=timeout_secs)
 
@@ -162,7 +180,7 @@ class LocalCluster:
         """Runs a cell on tasks at once and returns the outputs of each.
 
         Args:
-            code: The cell's text.
+            code: The cell's text. Its names stay on the tasks, for the next cell.
             tasks: As for `run`.
             timeout_secs: As for `run`.
             show: Whether outputs are shown here as well, as `%%workers` does.
@@ -172,6 +190,11 @@ class LocalCluster:
 
         Raises:
             ProcessError: As for `run`.
+
+        Example:
+            >>> outputs = cluster.execute("print(6 * 7, end='')")
+            >>> outputs["worker:1"]
+            [{'output_type': 'stream', 'name': 'stdout', 'text': '42'}]
         """
         names = self._select(tasks)
         outputs = self._runner.run_cell(code, names, timeout_secs=timeout_secs, show=show)
@@ -183,19 +206,37 @@ class LocalCluster:
         return config
 
     def kill(self, tasks: _Tasks) -> None:
-        """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
+        """Ends tasks at once, as SIGKILL does, so that they've no chance to save anything.
+
+        Args:
+            tasks: As for `run`; None ends all.
+
+        Raises:
+            InvalidArgument: There's no such task.
+
+        Example:
+            >>> cluster.kill("worker:1")
+            >>> cluster.status().tasks[1].state
+            'was ended by SIGKILL'
+        """
         self._kernels.group.stop(self._select(tasks), grace_secs=0)
 
     def restart(self, tasks: _Tasks = None) -> None:
         """Starts tasks again, at the same addresses if these are free; what they held is lost.
 
         Args:
-            tasks: As for `run`. By default, where there are parameter servers, all that are
-                down; else all, for workers that lost a peer cannot go on with its successor.
+            tasks: As for `run`. By default all that are down, if there are parameter servers, and
+                otherwise all, because workers that lost a peer can't go on with its successor.
 
         Raises:
             TaskFailed: A task ended while it started.
-            TaskTimeout: A task did not start in time.
+            TaskTimeout: A task didn't start in time.
+
+        Example:
+            >>> cluster.kill("worker:1")
+            >>> cluster.restart()
+            >>> cluster.run(len, "abc")
+            [3, 3]
         """
         kernels, names = self._kernels, self._select(tasks)
         if tasks is None and kernels.spec.has_parameter_servers:
@@ -208,7 +249,17 @@ class LocalCluster:
     def status(self) -> ClusterStatus:
         """Returns what each task is doing, for how long, where, and the last line that it printed.
 
-        In a notebook it shows as a table. It may be asked from another thread while tasks run.
+        In a notebook it shows as a table. Another thread may ask for it while tasks run.
+
+        Returns:
+            A `ClusterStatus`, whose `tasks` have a `state`, a `pid` and a `last_line` each.
+
+        Raises:
+            ProcessError: The cluster is closed.
+
+        Example:
+            >>> [(task.task, task.state) for task in cluster.status().tasks]
+            [('worker:0', 'idle'), ('worker:1', 'idle')]
         """
         self._select(None)  # raises if the cluster is closed
         return status_of(self._kernels)

@@ -60,22 +60,30 @@ def check(
 ) -> Report | Progress:
     """Checks your answer to an exercise; without a name, shows where you are in the course.
 
+    The first failed try of a task gets a question, the second a direction, and the third the way to
+    the answer and the section to read again. If nbgrader runs the notebook, the text of the report
+    is the points that were earned, because nbgrader reads those.
+
     Args:
         name: The check's name, as the exercise gives it; or a `Check` of your own.
         function: Your answer; without it, the function of the notebook that the check names.
         seed: One draw of inputs to look at; without it, several fixed draws must all pass.
-        secs: How long your answer may run, in all draws together. The time that it waits for a
-            core of a busy machine does not count.
+        secs: Seconds that your answer may run, in all draws together. The time that it waits for a
+            core of a busy machine doesn't count.
 
     Returns:
-        A `Report`: what is right, your values beside the expected ones, and help in three steps.
-        The first failed try of a task gets a question, the second a direction, and the third the
-        way to the answer and the section to read again. If nbgrader runs the notebook, the text of
-        the report is the points earned, because nbgrader reads that. Without a name a `Progress`:
-        a line for each exercise of the folder.
+        A `Report`: what is right, your values beside the expected ones, and help. Without a name a
+        `Progress`: a line for each exercise of the folder.
 
     Raises:
-        InvalidArgument: There is no check of that name, or `secs` is not above 0.
+        InvalidArgument: There's no check of that name, or `secs` isn't above 0.
+
+    Example:
+        >>> def split(examples, replicas):  # the first task of exercise 00, not right yet
+        ...     return [examples // replicas] * replicas
+        >>> report = dl.check("slices", split)
+        >>> report.passed, report.points
+        (False, 2.0)
     """
     cell_runs.install()  # for a shell that began after distlab was imported
     if name is None:

@@ -27,25 +27,18 @@ _asked: dict[str, Prediction] = {}
 
 
 def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = "") -> Prediction:
-    """Asks what will happen, before it happens.
+    """Asks the reader to predict a result, before a later cell shows it.
 
-        copies = dl.predict("How many copies?", ["one", "one for each replica"])
-        steps = dl.predict("How many steps are that?", unit="steps")
-
-    In JupyterLab you answer by a click, or in a box for a number, and may change your mind until a
-    later cell shows the answer. The next cell does not wait for you. If you run the question's cell
-    again before that, your answer stays; in `distlab lab` it also stays when the kernel restarts.
-    A question that you leave out stays open. Where nobody can answer, in a build or a terminal,
-    the question is text.
-
-        copies.reveal("one for each replica", {"one": "Then every replica would have to ask."})
-
-    To predict again, run the question's cell after the answer. `recap()` of
-    `distlab.course.predictions` counts the prediction that you made before you saw the answer for
-    the first time.
+    In JupyterLab you answer with a click, or in a box for a number, and may change your mind until
+    `reveal` shows the answer. The next cell doesn't wait for you, and a question that you leave out
+    stays open. If you run the question's cell again before the answer, your prediction stays; in
+    `distlab lab` it even survives a restart of the kernel. After the answer, running the cell again
+    lets you predict again. Where nobody can answer, in a build or a terminal, the question is text.
+    `recap()` of `distlab.course.predictions` counts the prediction that you made before you saw the
+    answer for the first time.
 
     Args:
-        question: What is asked, in Markdown.
+        question: The question, in Markdown.
         choices: Two or more answers to choose from; None asks for a number.
         unit: The unit of the number.
 
@@ -53,7 +46,17 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
         A `Prediction`, for its `reveal`.
 
     Raises:
-        InvalidArgument: There is only one choice, or two are the same.
+        InvalidArgument: There's only one choice, or two are the same.
+
+    Example:
+        >>> copies = dl.predict("How many copies of a weight?", ["one", "one a replica"])
+        Predict: How many copies of a weight?
+        - one
+        - one a replica
+        >>> copies.keep("one")  # as a click does
+        >>> copies.reveal("one a replica", {"one": "Then replicas would have to fetch it."})
+        ✗ You predicted one. It was one a replica.
+        Then replicas would have to fetch it.
     """
     prediction = Prediction(Question.of(question, choices, unit))
     earlier = _asked.get(question)
@@ -104,8 +107,24 @@ class Prediction:
     ) -> None:
         """Shows what happened beside what was predicted.
 
-        Where no person can answer, and where nothing was predicted, the answer is folded. In the
+        Where nobody can answer, and where nothing was predicted, the answer is folded. In the
         second case the question stays open: predict, and call `reveal` again.
+
+        Args:
+            answer: What happened: one of the choices, or a number.
+            words: For a choice, in Markdown, what would have to be true for it and what is true
+                here. A reader sees the words of the choice that they made.
+            within: How far a number may be off and still count as right.
+
+        Raises:
+            InvalidArgument: The answer is none of the choices, or not a number.
+
+        Example:
+            >>> steps = dl.predict("How many steps?", unit="steps")
+            Predict: How many steps? (a number of steps)
+            >>> steps.keep(20)
+            >>> steps.reveal(23, within=2)
+            ✗ You predicted 20 steps. It was 23 steps.
         """
         asked = f"reveal({answer!r})"
         answer = self.question.read(answer, asked=asked)

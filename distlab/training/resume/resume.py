@@ -34,26 +34,25 @@ _READ_HERE: WeakKeyDictionary[tf.data.Dataset, list[int]] = WeakKeyDictionary()
 
 
 class Resume(keras.callbacks.Callback):  # type: ignore[misc]
-    """Saves a training as it goes, and takes it up again exactly where it was.
+    """Saves checkpoints during `fit`, and resumes a stopped training exactly where it was.
 
     It saves every `every_steps` steps, every `every_secs` seconds, and at the end of each epoch.
-    When `fit` is called again, in a new process and with the same arguments, it goes on from the
-    newest checkpoint: with the variables of model, optimizer and metrics, what the callbacks
-    remember (also the whole `History`), the epoch, and the place in the data. Weights and logs are
-    then, bit by bit, those of a training that nothing stopped. Where training was finished, nothing
-    more is trained.
+    Run the same script again and `fit` resumes from the newest checkpoint: the variables of model,
+    optimizer and metrics, what the callbacks remember (also the whole `History`), the epoch, and
+    the place in the data. Weights and logs are then, bit by bit, those of a training that nothing
+    stopped. If training was finished, nothing more is trained.
 
     That needs data that come in the same order: a shuffle with a seed, and no random `map` that
-    runs in parallel. A stage that may not keep it is warned of by name when training starts.
+    runs in parallel. A stage that may not keep the order is warned of by name when training starts.
 
-    SIGTERM while `fit` runs is a request to leave: where the execution ends that is under way, a
-    checkpoint is saved, and the process ends with exit code 143, which supervisors take for "start
-    me again". A second SIGTERM ends it at once.
+    SIGTERM while `fit` runs is a request to leave: when the current execution ends, a checkpoint is
+    saved and the process ends with exit code 143, which supervisors take for "start me again". A
+    second SIGTERM ends it at once.
 
-    Several workers give the same folder, on a disk that they share: the chief writes, all read.
-    When any of them was lost, start all again. With parameter servers the coordinator alone saves;
-    with several workers there, the rest of the training is like that of an undisturbed one, and not
-    equal to it.
+    Several workers give the same folder, on a disk that they share: the chief writes and all read.
+    If any of them was lost, start all of them again. With parameter servers the coordinator alone
+    saves; with several workers there, the rest of the training is like an undisturbed one's, and
+    not equal to it.
 
     One folder holds one training. A checkpoint can be resumed under another strategy, as close as
     the two are. A callback that writes a file as it goes must not start that file again:
@@ -61,18 +60,33 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         folder: Where the checkpoints are, made if need be.
-        every_steps: Steps between checkpoints, None to save by the clock or at the ends of epochs
+        every_steps: Steps between checkpoints; None saves by the clock or at the ends of epochs
             only. With several steps per execution, the first end of an execution from there on.
-        every_secs: Seconds between checkpoints, None not to look at the clock. Counted from the
-            last one, and looked at where an execution ends.
+        every_secs: Seconds between checkpoints, counted from the last one and looked at where an
+            execution ends; None doesn't look at the clock.
         keep: How many checkpoints to keep, the newest ones.
 
+    Attributes:
+        resumed_from: Where the last `fit` began, with its `epoch`, `batch` and `step`; None if it
+            began from the start.
+
     Raises:
-        InvalidArgument: `every_steps` or `keep` is below 1, `every_secs` is not above 0, the folder
-            is a file or cannot be written, none of its checkpoints is whole, a worker cannot read
+        InvalidArgument: `every_steps` or `keep` is below 1, `every_secs` isn't above 0, the folder
+            is a file or can't be written, none of its checkpoints is whole, a worker can't read
             what the chief has written, or this task is the evaluator.
         ModelError: A checkpoint is of another model or optimizer. Raised by `fit`.
         DatasetError: The data end before the place where training was. Raised by `fit`.
+
+    Example:
+        >>> import keras
+        >>> model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10, "softmax")])
+        >>> model.compile("adam", "sparse_categorical_crossentropy")
+        >>> train, _ = dl.load_dataset("digits", batch_size=64)
+        >>> resume = dl.Resume("checkpoints", every_steps=10, keep=2)
+        >>> for epochs in (1, 3):  # stopped after one epoch, and started again
+        ...     history = model.fit(train, epochs=epochs, callbacks=[resume], verbose=0)
+        >>> resume.resumed_from.epoch, history.epoch
+        (1, [0, 1, 2])
     """
 
     listens_to_executions = True

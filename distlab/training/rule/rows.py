@@ -250,17 +250,32 @@ def replicas_of(context: Any) -> int:
 
 
 def all_gather(tensor: Any) -> Any:
-    """Returns the rows of all replicas.
+    """Gathers the rows of the whole batch, in a layer that needs those of other replicas.
 
-    In a layer of your own, tensors hold a replica's rows of the batch. Where the layer needs those
-    of all, as a loss over pairs of examples does, it asks for them here. Elsewhere, and without
-    `distribute`, tensors are whole, and come back as they are.
+    In a layer of your own, tensors hold a replica's rows of the batch. If the layer needs all rows,
+    as a loss over pairs of examples does, it asks for them here. Elsewhere, and without
+    `distribute`, tensors are whole and come back as they are.
 
     Args:
         tensor: A tensor `[rows, ...]`, or a structure of them.
 
     Returns:
         `[rows of all replicas, ...]`, in the order of the batch. Gradients flow through it.
+
+    Example:
+        >>> import keras
+        >>> class Center(keras.layers.Layer):
+        ...     def call(self, rows):
+        ...         return rows - keras.ops.mean(dl.all_gather(rows), axis=0)
+        >>> def build():
+        ...     model = keras.Sequential([keras.Input((1,)), Center()])
+        ...     model.compile(loss="mse")
+        ...     return model
+        >>> strategy = dl.make_strategy("mirrored", devices=dl.split_devices(2))
+        >>> rows = keras.ops.convert_to_tensor([[1.0], [2.0], [3.0], [6.0]])
+        >>> centered = dl.distribute(build, strategy).predict(rows, verbose=0)
+        >>> dl.show("minus the mean of all four", centered[:, 0])
+        minus the mean of all four: [-2, -1, 0, 3]
     """
     step = current()
     return tensor if step is None or step.rows is None else step.rows.whole(tensor)
