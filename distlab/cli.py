@@ -69,7 +69,18 @@ def _is_of_an_extra(error: ModuleNotFoundError) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses what it does not know with its own usage, also as the parser of a command."""
+    """Ends its help with an example, and refuses unknown options with its own usage.
+
+    The parsers of commands are of this class, too.
+    """
+
+    def __init__(self, *, example: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self._example = example
+
+    def format_help(self) -> str:
+        lines = "".join(f"  {line}\n" for line in self._example)
+        return f"{super().format_help()}\nExample:\n{lines}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         options, unknown = super().parse_known_args(args, namespace)
@@ -80,39 +91,75 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="distlab", description="Learn distributed training in TensorFlow by running it."
+        prog="distlab",
+        description="Learn distributed training in TensorFlow by running it. `distlab COMMAND "
+        "--help` explains a command, with an example.",
+        example=[
+            "distlab doctor                    # does everything work here?",
+            "distlab lab my-lab                # then begin with the first lesson",
+        ],
     )
     parser.add_argument("--version", action="version", version=f"distlab {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    doctor = commands.add_parser("doctor", help="what this machine has, and what cannot work on it")
+    doctor = commands.add_parser(
+        "doctor",
+        help="report what this machine has, and what won't work on it",
+        description="Report the versions, the devices and the strategies that work on this "
+        "machine, and for each problem say how to solve it. Where TF_CONFIG or Slurm describes a "
+        "cluster, also say what this process is there for. The command changes nothing. The "
+        "exit code is 1 if there are problems.",
+        example=["distlab doctor"],
+    )
     doctor.set_defaults(run=_doctor)
 
     lab = commands.add_parser(
         "lab",
-        help="lay the lessons into a folder and open JupyterLab there",
-        description="Lay notebooks and exercises, no solutions, into FOLDER and open JupyterLab "
-        "there. Run again, it adds what is new and never touches what you changed. Arguments "
-        "after -- are JupyterLab's.",
+        help="copy the lessons into a folder and open JupyterLab there",
+        description="Copy the lessons and exercises, without solutions, into FOLDER, and open "
+        "JupyterLab there. If you run it again, it adds what's new and never touches what you "
+        "changed. Arguments after -- go to JupyterLab.",
+        example=[
+            "distlab lab my-lab                # opens JupyterLab in a browser",
+            "distlab lab my-lab --lay-only     # only copies the lessons",
+        ],
     )
-    lab.add_argument("folder", nargs="?", type=Path, default=Path("distlab-lab"), metavar="FOLDER")
-    lab.add_argument("--no-browser", action="store_true", help="open no browser; print the address")
-    lab.add_argument("--port", type=_port, help="the port of JupyterLab")
+    lab.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("distlab-lab"),
+        metavar="FOLDER",
+        help="where the lessons go (distlab-lab)",
+    )
+    lab.add_argument(
+        "--no-browser", action="store_true", help="print the address and open no browser"
+    )
+    lab.add_argument("--port", type=_port, help="JupyterLab's port, 0 to 65535")
     lab.add_argument(
         "--fresh",
         action="append",
         metavar="NAME",
-        help="lay a fresh copy of a notebook that you changed beside yours",
+        help="put a fresh copy of a notebook beside the one that you changed",
     )
-    lab.add_argument("--lay-only", action="store_true", help="lay the lessons; open nothing")
+    lab.add_argument("--lay-only", action="store_true", help="copy the lessons, and open nothing")
     lab.set_defaults(run=_lab)
 
     progress = commands.add_parser(
         "progress",
-        help="which tasks of the exercises are passed",
-        description="Say which tasks are passed, by the outputs that the notebooks in FOLDER keep.",
+        help="report which tasks of the exercises you've passed",
+        description="Report which tasks of the exercises you've passed. The command reads the "
+        "outputs that are stored in the notebooks of FOLDER, and runs nothing.",
+        example=["distlab lab my-lab --lay-only", "distlab progress my-lab"],
     )
-    progress.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER")
+    progress.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="the lessons' folder (this one)",
+    )
     progress.set_defaults(run=_progress)
     _add_launch(commands)
     add_grade(commands)
@@ -126,51 +173,56 @@ def _add_launch(commands: Any) -> None:
     launch = commands.add_parser(
         "launch",
         help="run a script on the workers of a cluster on this machine",
-        description="Run SCRIPT, or with -m a module, once for each task of a cluster of real "
-        "processes on this machine, each with its TF_CONFIG. What follows the script is the "
-        "script's. Lines of output begin with their task. The exit code is that of the first "
-        "task that fails (128 and more for a signal), 0 when all that train end well, 130 after "
-        "Ctrl-C, 143 after SIGTERM, 124 after --timeout. A task that ends with 143 has saved, "
-        "and is started again like one that failed.",
+        description="Run SCRIPT, or with -m a module, once for each task of a cluster. Every task "
+        "is a real process on this machine, with its own TF_CONFIG, and each line that it prints "
+        "begins with its name. Arguments after the script go to the script. The exit code is 0 "
+        "when all tasks that train end well, and otherwise that of the first task that fails (128 "
+        "and more for a signal); it's 130 after Ctrl-C, 143 after SIGTERM, and 124 after "
+        "--timeout. A task that ends with 143 has saved, so it's started again like one that "
+        "failed.",
         usage="distlab launch [OPTIONS] SCRIPT [ARGS...]\n"
         "       distlab launch [OPTIONS] -m MODULE [ARGS...]",
         allow_abbrev=False,
+        example=[
+            "distlab example train             # writes examples/train.py",
+            "distlab launch --workers 2 examples/train.py --epochs 2",
+        ],
     )
     number = {"type": int, "metavar": "N"}
-    launch.add_argument("--workers", default=1, help="how many workers (1)", **number)
+    launch.add_argument("--workers", default=1, help="number of workers (1)", **number)
     launch.add_argument(
         "--ps",
         default=0,
-        help="how many parameter servers; with some there is a chief, which coordinates, and a "
-        "worker that is lost is started again alone",
+        help="number of parameter servers (0); with any, a chief coordinates, and a worker that is "
+        "lost is started again alone",
         **number,
     )
-    launch.add_argument("--chief", action="store_true", help="a chief besides the workers")
+    launch.add_argument("--chief", action="store_true", help="add a chief besides the workers")
     launch.add_argument(
         "--evaluator",
         action="store_true",
-        help="a task that evaluates; it has --grace-secs to end when training has ended",
+        help="add a task that evaluates; once training has ended, it has --grace-secs to end too",
     )
     launch.add_argument(
         "--max-restarts",
         default=0,
-        help="how often to start again after a failure: all tasks, at once (0)",
+        help="how often to start all tasks again after a failure (0)",
         **number,
     )
     launch.add_argument(
         "--devices-per-worker",
-        help="logical devices of each worker, made before the script starts: each is a replica "
-        "under the strategy that make_strategy makes",
+        help="logical devices of each worker, made before the script starts; under make_strategy's "
+        "strategy each of them is a replica",
         **number,
     )
     seconds = {"type": float, "metavar": "SECS"}
     launch.add_argument(
-        "--timeout", help="when to end all, and show where each task was", **seconds
+        "--timeout", help="end all tasks after that time, and show where each one was", **seconds
     )
     launch.add_argument(
         "--grace-secs",
         default=30.0,
-        help="how long tasks may take to save when this command gets SIGTERM (30)",
+        help="time that tasks have to save after this command gets SIGTERM (30)",
         **seconds,
     )
     launch.add_argument("-m", dest="is_module", action="store_true", help=argparse.SUPPRESS)

@@ -3,6 +3,7 @@
     python examples/train.py                                   # this process alone
     distlab launch --workers 2 examples/train.py               # two processes of this machine
     distlab launch --workers 2 --evaluator examples/train.py   # and one that evaluates beside
+    distlab bench examples/train.py                            # how its step scales here
     sbatch examples/slurm/train.sbatch                         # Slurm
     kubectl apply -f examples/kubernetes/tfjob.yaml            # Kubernetes, by Kubeflow's operator
     python examples/ray_train.py                               # Ray Train
@@ -32,6 +33,12 @@ def build():
     return model
 
 
+def data(batch_size: int):
+    """Returns the training images in batches, of which each worker gets its share."""
+    images, _ = dl.load_dataset("digits", batch_size=batch_size)
+    return images
+
+
 def train(*, epochs: int, folder: str | Path) -> float:
     """Trains, or goes on where an earlier process was stopped, and returns the final loss.
 
@@ -41,10 +48,10 @@ def train(*, epochs: int, folder: str | Path) -> float:
     """
     strategy = dl.make_strategy("auto")  # first: it fixes TensorFlow's devices and connections
     dl.set_seed(42)
-    data, _ = dl.load_dataset("digits", batch_size=32)  # 32 over all workers, however many
+    batches = data(32)  # 32 over all workers, however many
     model = dl.distribute(build, strategy)
     resume = dl.Resume(folder)
-    history = model.fit(data, epochs=epochs, callbacks=[resume], shuffle=False, verbose=0)
+    history = model.fit(batches, epochs=epochs, callbacks=[resume], shuffle=False, verbose=0)
     loss = history.history["loss"][-1]
     if dl.describe(strategy).is_chief:  # the loss is the same on all: one tells it
         print(f"loss after {epochs} epochs on {strategy.num_replicas_in_sync} replicas: {loss:.6f}")

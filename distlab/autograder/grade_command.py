@@ -26,17 +26,18 @@ def add_grade(commands: Any) -> None:
     parser = commands.add_parser(
         "grade",
         help="grade a folder of submissions",
-        description="Grade the hand-ins in FOLDER, a folder or a zip: as Moodle, Canvas, "
-        "Blackboard, Brightspace, Gradescope, GitHub Classroom, Google Classroom or Microsoft "
-        "Teams downloads them, as nbgrader collects them, or one folder for each learner. Each "
-        "answer runs behind walls of the kernel, within limits. The command writes into OUT: "
-        "class.html (how the class did, and what to teach again), gradebook.csv, details.csv, "
-        "review.csv, and a page of feedback for each hand-in. You read the reports that "
-        "learners write in these pages, and fill in points and comments in OUT/reports.csv, "
-        "whose cells are never overwritten. Then run the command again. Run it again after an "
-        "interruption too, or when more is handed in: what is graded is kept.",
+        description="Grade the hand-ins in FOLDER. It's a folder or a zip as you download it from "
+        "Moodle, Canvas, Blackboard, Brightspace, Gradescope, GitHub Classroom, Google Classroom "
+        "or Microsoft Teams, as nbgrader collects it, or with one folder for each learner. Each "
+        "answer runs in isolation, within limits of time and memory. In OUT you find class.html "
+        "(how the class did, and what to teach again), gradebook.csv, details.csv, review.csv, "
+        "and a page of feedback for each hand-in. Learners' reports are for you to read: you find "
+        "them in the pages of feedback, fill in points and comments in OUT/reports.csv, whose "
+        "cells are never overwritten, and run the command again. Run it again after an "
+        "interruption too, or when more is handed in, because what's graded is kept.",
+        example=["distlab grade handed-in --out graded"],
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the hand-ins")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="OUT", help="where results go; never in FOLDER"
     )

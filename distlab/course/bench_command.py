@@ -29,22 +29,36 @@ def add_bench(commands: Any) -> None:
     bench = commands.add_parser(
         "bench",
         help="measure how your own model scales on this machine",
-        description="Measure a step of your own model on 1 to N replicas of this machine, with "
-        "the same global batch (strong scaling) and with the same batch on each replica (weak "
-        "scaling), and what it consists of: compute, communication and input. Your code has two "
-        "functions: build() returns a compiled Keras model, and data(batch_size), beside it, "
-        "returns a tf.data.Dataset of (x, y) batches. Each number of replicas runs in a process "
-        "of its own.",
+        description="Measure a training step of your own model on 1 to N replicas of this "
+        "machine: once with the same global batch (strong scaling) and once with the same batch on "
+        "each replica (weak scaling). The tables split each step into compute, communication and "
+        "input. Your file has two functions: build() returns a compiled Keras model, and "
+        "data(batch_size) returns a tf.data.Dataset of (x, y) batches. Each number of replicas "
+        "runs in a process of its own.",
+        example=[
+            "distlab example train             # writes examples/train.py, with both",
+            "distlab bench examples/train.py --replicas 1 2 --batch 32 --blocks 3",
+        ],
     )
-    bench.add_argument("script", nargs="?", metavar="train.py", help="a file with both functions")
-    bench.add_argument("--build", metavar="MODULE:FUNCTION", help="in place of a file")
+    bench.add_argument(
+        "script", nargs="?", metavar="train.py", help="a file with build() and data()"
+    )
+    bench.add_argument(
+        "--build", metavar="MODULE:FUNCTION", help="a module's build(), in place of a file"
+    )
     number = {"type": int, "metavar": "N"}
     bench.add_argument(
-        "--replicas", nargs="+", default=[1, 2, 4], help="which numbers (1 2 4)", **number
+        "--replicas",
+        nargs="+",
+        default=[1, 2, 4],
+        help="the numbers of replicas, 1 first (1 2 4)",
+        **number,
     )
-    bench.add_argument("--batch", default=64, help="examples in a step of one replica", **number)
-    bench.add_argument("--blocks", default=9, help="how many blocks are timed (9)", **number)
-    bench.add_argument("--plot", type=Path, metavar="FILE", help="draw the steps into a file")
+    bench.add_argument(
+        "--batch", default=64, help="examples in a step of one replica (64)", **number
+    )
+    bench.add_argument("--blocks", default=9, help="number of timed blocks (9)", **number)
+    bench.add_argument("--plot", type=Path, metavar="FILE", help="also draw the steps into a file")
     bench.set_defaults(run=_bench)
 
 

@@ -24,11 +24,15 @@ def add_example(commands: Any) -> None:
     example = commands.add_parser(
         "example",
         help="write a training script, or how an engine starts it, into this folder",
-        description="Write examples into the folder examples/ of this folder: a training script, "
-        "and how Slurm, Kubernetes, Ray or SSH start it. Without a NAME, list them. A file that "
-        "is there and differs is never overwritten.",
+        description="Write examples into ./examples: a training script, and the files with which "
+        "Slurm, Kubernetes, Ray or SSH start it. Without a NAME, the command lists them. A file "
+        "that is there and differs is never overwritten.",
+        example=[
+            "distlab example                   # lists them",
+            "distlab example train slurm       # writes examples/train.py and examples/slurm/",
+        ],
     )
-    example.add_argument("names", nargs="*", metavar="NAME", help="as in train")
+    example.add_argument("names", nargs="*", metavar="NAME", help="such as train or slurm")
     example.set_defaults(run=_example)
 
 

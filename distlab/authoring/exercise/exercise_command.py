@@ -19,37 +19,58 @@ def add_exercise(commands: Any) -> None:
     exercise = commands.add_parser(
         "exercise",
         help="write exercises of your own, and build their two editions",
-        description="For teachers: make a new exercise to start from, and build the student "
-        "edition and the solution of one.",
+        description="For teachers: make a new exercise to start from, then build its student "
+        "edition and its solution.",
+        example=[
+            "distlab exercise new 20_my_topic --folder mine",
+            "distlab exercise build mine/20_my_topic.py --out handout",
+        ],
     )
     actions = exercise.add_subparsers(metavar="ACTION", required=True)
 
     new = actions.add_parser(
         "new",
         help="make an exercise to start from: source, checks, test",
-        description="Make the source of a new exercise, its checks and their test. In a clone of "
-        "distlab they go where a lesson's are, elsewhere into a folder. Nothing is overwritten.",
+        description="Make the source of a new exercise, its checks and their test. It works as it "
+        "is, so you replace its task by yours, step by step. In a clone of distlab the files go "
+        "where those of a lesson are, and elsewhere into a folder. Nothing is overwritten.",
+        example=["distlab exercise new 20_my_topic --folder mine"],
     )
     new.add_argument("name", metavar="NN_slug", help="as in 20_my_topic")
     new.add_argument(
-        "--folder", type=Path, metavar="F", help="where to (in a clone: its lessons; else here)"
+        "--folder",
+        type=Path,
+        metavar="F",
+        help="where the files go (in a clone: its lessons; else here)",
     )
     new.set_defaults(run=_new)
 
     build = actions.add_parser(
         "build",
         help="build the student edition and the solution",
-        description="From each SOURCE, with its checks in lesson_NAME.py beside it, build the "
-        "student edition, into OUT/exercises, and the solution, into OUT/solutions. The student "
-        "edition has nbgrader's metadata too. A notebook that is there and differs is never "
-        "overwritten without --force.",
+        description="Build the student edition of each SOURCE into OUT/exercises, and the solution "
+        "into OUT/solutions. The checks are read from lesson_NAME.py beside the source. The "
+        "student edition has nbgrader's metadata too. A notebook that is there and differs is "
+        "only overwritten with --force.",
+        example=[
+            "distlab exercise new 20_my_topic --folder mine",
+            "distlab exercise build mine/20_my_topic.py --out handout",
+        ],
     )
     build.add_argument(
-        "sources", nargs="+", type=Path, metavar="SOURCE", help="as `new` makes it, .py"
+        "sources",
+        nargs="+",
+        type=Path,
+        metavar="SOURCE",
+        help="an exercise's .py file, as `new` makes it",
     )
-    build.add_argument("--out", type=Path, required=True, metavar="OUT", help="where they go")
-    build.add_argument("--execute", action="store_true", help="run them, and keep their outputs")
-    build.add_argument("--no-solutions", action="store_true", help="only the student edition")
+    build.add_argument(
+        "--out", type=Path, required=True, metavar="OUT", help="where the notebooks go"
+    )
+    build.add_argument(
+        "--execute", action="store_true", help="run the notebooks, and store their outputs"
+    )
+    build.add_argument("--no-solutions", action="store_true", help="build only the student edition")
     build.add_argument(
         "--force", action="store_true", help="overwrite notebooks that are there and differ"
     )
