@@ -179,6 +179,7 @@ class FitSession:
         if self._execution_ends is not None:
             steps = choose_steps(iterator, self._execution_ends, self._most_steps())
             iterator.steps_per_execution = steps
+            runs.bound_last_execution(iterator)
 
     def _choose_steps(self) -> None:
         """Chooses for an epoch of `fit`, by how long a step took before."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 import warnings
 
 import keras
@@ -12,6 +13,7 @@ from keras import layers, ops
 
 import distlab as dl
 from distlab.training import fit_session
+from distlab.training.keras_private import KERAS
 from tests.support.distribution import pair, seeded, strategy_of
 from tests.support.parity import alone, unlike
 from tests.training.cases.case import (
@@ -192,6 +194,21 @@ def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkey
     expected, logs = fit(plain, **held_back), fit(model, of_unknown_length(), **held_back)
     assert_same(plain, model, expected, logs)
     assert model.optimizer.iterations.numpy() == 2 * 3, "Keras alone counts one more an epoch"
+
+
+@pytest.mark.skipif(KERAS < (3, 11), reason="its progress bar shows an execution's first batch")
+def test_the_progress_bar_ends_at_the_last_batch_where_executions_do_not(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(fit_session, "EXECUTION_SECS", 1e9)
+    monkeypatch.setattr(fit_session, "MOST_STEPS", 2)
+    batches_of_an_epoch = len(batches(X, Y))
+    assert batches_of_an_epoch % 2 == 1
+    for callbacks in ([], [dl.Resume(tmp_path, every_steps=4)]):
+        replicated(build).fit(batches(X, Y), epochs=3, shuffle=False, callbacks=callbacks)
+        shown = re.findall(r"(\d+)/(\d+)", capsys.readouterr().out.split("Epoch 2/3")[1])
+        steps = {int(done) for done, of in shown if int(of) == batches_of_an_epoch}
+        assert max(steps) == batches_of_an_epoch and 2 in steps
 
 
 def test_a_model_without_an_input_is_built_without_drawing_a_batch():

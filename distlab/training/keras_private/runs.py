@@ -23,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
+from distlab.training.keras_private import KERAS
 from distlab.training.keras_private.registry import replaces
 
 _NOW = threading.local()
@@ -171,6 +172,24 @@ def end_data(iterator: Any, *, taken: int) -> None:
     iterator._epoch_iterator = iter(())
     with iterator.catch_stop_iteration():
         raise StopIteration
+
+
+def bound_last_execution(iterator: Any) -> None:
+    """Lets the last execution of an epoch end at its last batch, for the progress bar.
+
+    Keras adds an execution's steps also where fewer batches are left, and shows "15/13". Before
+    3.11 it tells callbacks an execution's first batch.
+    """
+    if KERAS < (3, 11):
+        return
+    enumerate_all = iterator._enumerate_iterator
+
+    def enumerate_bounded() -> Iterator[tuple[int, int, Any]]:
+        for begin, end, data in enumerate_all():
+            length = iterator.steps_per_epoch or batches_in(iterator)
+            yield begin, min(end, length - 1) if length else end, data
+
+    iterator._enumerate_iterator = enumerate_bounded
 
 
 class DataPosition:
