@@ -27,7 +27,14 @@ from distlab.autograder.grade_command import add_grade
 from distlab.course.bench_command import add_bench
 from distlab.course.example_command import add_example
 from distlab.environment import explain_missing
-from distlab.errors import DistlabError, UnsupportedEnvironment, is_installed, printable
+from distlab.errors import (
+    DistlabError,
+    InvalidArgument,
+    UnsupportedEnvironment,
+    did_you_mean,
+    is_installed,
+    printable,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,10 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # What follows `--` is JupyterLab's, and argparse would make it a folder; a script's is its own.
     cut = given.index("--") if "--" in given and given[0] != "launch" else len(given)
-    parser = _parser()
+    parser, commands = _parser()
     if not given:
         parser.print_help()
         return 0
+    if not given[0].startswith("-") and given[0] not in commands:
+        return _refuse(
+            InvalidArgument(
+                asked=f"distlab {given[0]}",
+                found=f"no command {given[0]!r}",
+                do=did_you_mean(given[0], commands),
+            )
+        )
     options = parser.parse_args(given[:cut])
     options.further = given[cut + 1 :]
     try:
@@ -89,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
         return options, unknown
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     parser = _Parser(
         prog="distlab",
         description="Learn distributed training in TensorFlow by running it. `distlab COMMAND "
@@ -166,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     add_exercise(commands)
     add_bench(commands)
     add_example(commands)
-    return parser
+    return parser, list(commands.choices)
 
 
 def _add_launch(commands: Any) -> None:

@@ -40,6 +40,12 @@ def test_version_help_and_unknown_options_are_answered_by_the_command_that_was_m
         assert f"{command}: error: unrecognized arguments: {option}" in text
 
 
+def test_a_misspelt_command_is_told_the_near_one(capsys):
+    assert cli.main(["lauch", "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert "distlab lauch\n  found: no command 'lauch'\n  to do: did you mean 'launch'? Or " in said
+
+
 def test_an_error_of_ours_is_text_without_a_traceback_and_loads_no_tensorflow(tmp_path):
     (tmp_path / "taken").touch()
     code = (

@@ -61,8 +61,7 @@ def test_nothing_moves_a_state_but_its_purpose_and_once_more_gives_the_same(
             wrong.append(f"{name}, run {number}: {why}")
     assert not wrong, "\n".join(wrong)
     assert (tmp_path / "home/tensorflow_datasets/digits/1.0.0/dataset_info.json").exists()
-    parser = cli._parser()
-    commands = next(action.choices for action in parser._actions if action.choices)
+    _, commands = cli._parser()
     views = "".join(map(Path.read_text, (ROOT / "distlab/course").glob("lesson_*/view.py")))
     explore = re.findall(r"^def (explore_\w+)", views, re.MULTILINE)
     all_names = {*dl.__all__, *(f"distlab {command}" for command in commands), *explore}

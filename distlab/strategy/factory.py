@@ -6,6 +6,7 @@ strategy = make_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -103,7 +104,7 @@ def make_strategy(
         raise InvalidArgument(
             asked=f"make_strategy({kind!r})",
             found=f"kind={kind!r}, which names no strategy",
-            do=did_you_mean(str(kind), KINDS),
+            do=did_you_mean(_snake(str(kind)), KINDS),
         )
     why = f'"{kind}" was asked for'
     if kind == "auto" or (kind in CLUSTER_KINDS and _is_evaluator()):
@@ -139,6 +140,11 @@ def make_strategy(
     if kind != "default":  # TensorFlow's default strategy is one object for everyone
         strategy._distlab_origin = (kind, why)
     return strategy
+
+
+def _snake(name: str) -> str:
+    """Returns "multi_worker_mirrored" for "MultiWorkerMirroredStrategy"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Strategy")).lower()
 
 
 def _check_secs(name: str, secs: Any, *, least: int) -> None:

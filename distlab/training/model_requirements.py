@@ -8,6 +8,7 @@ Keras stops in the middle of a step, with a text that names neither the cause no
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import keras
@@ -39,6 +40,17 @@ def check_arguments(function: str, build: Any, strategy: Any) -> None:
             do=f"write `def build(): ...; return model` and call {function}(build, ...)",
             pitfall="A model made before the scope: an empty AssertionError",
         )
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        name = getattr(build, "__name__", "build")
+        raise ModelError(
+            asked=f"{function}({name}, strategy)",
+            found=f"{name}{inspect.signature(build)}, which is called without arguments: {error}",
+            do=f"fill them in: {function}(lambda: {name}(...), strategy)",
+        ) from None
+    except ValueError:
+        pass  # a builtin that doesn't tell its arguments
 
 
 def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:

@@ -211,13 +211,13 @@ def check_parity(
         cause=None if cause is None else cause.why,
         do=None if cause is None else cause.do,
         switched_off=comparison.single.off,
-        notes=tuple(_notes(comparison, batches, steps, factor)),
+        notes=tuple(_notes(comparison, batches, steps, factor, replicas)),
         differences=tuple(rows),
     )
 
 
 def _notes(
-    comparison: Comparison, batches: Batches, steps: int, factor: float | None
+    comparison: Comparison, batches: Batches, steps: int, factor: float | None, replicas: int
 ) -> Iterator[str]:
     taken = len(batches.elements)
     if taken < steps:
@@ -229,6 +229,11 @@ def _notes(
         )
     if comparison.first is not None:
         return
+    if replicas == 1:
+        yield (
+            "one replica shares nothing, so this shows little: dl.split_devices(2), as the first "
+            "thing in a script, makes two of one CPU"
+        )
     if comparison.finite < taken:
         yield f"weights are not finite from step {comparison.finite + 1} on, on one device too"
         return

@@ -497,7 +497,7 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
         "neither --canvas nor --moodle": [*grade_in, "--exercise", "00_one"],
         "nothing to read (No such file": [*grade_in, "--overrides", "none.csv"],
         "no column 'check' among learner, task": [*grade_in, "--overrides", "task.csv"],
-        "give a Python file with": [*grade_in, "--extra-checks", "none.py"],
+        "name a Python file with": [*grade_in, "--extra-checks", "none.py"],
         "export the gradebook": [*grade_in, "--canvas", "none.csv", "One"],
         "no folder of that name": ["grade", "none", "--out", "out"],
         "give the folder that it lies in: in/jane": ["grade", "in/jane/one.ipynb", "--out", "out"],

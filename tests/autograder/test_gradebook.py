@@ -172,7 +172,7 @@ def test_a_table_of_another_kind_is_refused_with_what_it_lacks(tmp_path):
             *(MOODLE, "Identifier,Grade,Scale\nParticipant 7,,good or bad\n"),
         ),
         "a table without a column ID": (CANVAS, "Student,One (81)\nJane,1\n"),
-        "no assignment titled": (CANVAS, "Student,ID,Two (82)\nJane,7,1\n"),
+        "no assignment titled 'One'": (CANVAS, "Student,ID,Two (82)\nJane,7,1\n"),
         "an Excel workbook": (CANVAS, "PK\x03\x04"),
     }
     for found, (sheet, text) in cases.items():

@@ -185,7 +185,7 @@ def test_limits_and_questions_that_cannot_be_meant_are_refused(tmp_path):
     cases = {
         "grade with --secs 0": lambda: Limits(secs=0),
         "anything would pass": lambda: Question(check="slices", cells=(), seeds=()),
-        "check of that name": lambda: asked(SPLIT, check="slice"),
+        "no check named 'slice'": lambda: asked(SPLIT, check="slice"),
     }
     for text in ("1/0", "x = 1", "CHECKS = (1,)"):
         private = tmp_path / f"{len(cases)}.py"

@@ -487,10 +487,13 @@ ASKED_WRONGLY = [
     ([], "distlab launch\n  found: no script and no module\n  to do: name a script, "),
     (["none.py", "x"], "distlab launch none.py\n  found: no such file: {folder}/none.py\n  to do:"),
     (["-m", "no_such_package.x"], "-m no_such_package.x\n  found: no module 'no_such_package'"),
-    (["--workers", "0", "t.py"], "--workers 0\n  found: a number below 1\n  to do: give a"),
-    (["--devices-per-worker", "65", "t.py"], "--devices-per-worker 65\n  found: more than 64"),
+    (
+        ["--workers", "0", "t.py"],
+        "--workers 0\n  found: --workers 0\n  to do: choose a number of at least 1",
+    ),
+    (["--devices-per-worker", "65", "t.py"], "found: --devices-per-worker 65\n"),
     (["--ps", "1", "--devices-per-worker", "2", "t.py"], "found: with parameter servers a "),
-    (["--grace-secs", "nan", "t.py"], "--grace-secs nan\n  found: no number"),
+    (["--grace-secs", "nan", "t.py"], "found: --grace-secs nan\n  to do: choose a number of"),
 ]
 
 

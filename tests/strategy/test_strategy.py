@@ -112,6 +112,8 @@ def test_devices_that_are_not_there_are_named_beside_those_that_are(devices):
     ("arguments", "kind", "text"),
     [
         ({"kind": "mirored"}, InvalidArgument, "did you mean 'mirrored'? Or choose one of 'auto'"),
+        ({"kind": "MirroredStrategy"}, InvalidArgument, "did you mean 'mirrored'?"),
+        ({"kind": "ParameterServerStrategy"}, InvalidArgument, "mean 'parameter_server'?"),
         ({"kind": "one_device", "devices": 2}, InvalidArgument, "use 'mirrored' for several"),
         ({"kind": "default", "devices": 2}, InvalidArgument, "'default' finds its own devices"),
         (

@@ -352,7 +352,9 @@ def test_times_are_numbers_of_seconds(name):
         with pytest.raises(InvalidArgument) as error:
             dl.make_strategy("multi_worker", **{name: secs})
         assert error.value.asked == f"make_strategy(..., {name}={secs!r})"
-        assert "it is no number of seconds" in error.value.found
+        assert (
+            error.value.found == f"{name}={secs!r}" and "seconds: 60 is a minute" in error.value.do
+        )
 
 
 def test_tasks_of_slurm_on_one_machine_share_its_gpus(monkeypatch):

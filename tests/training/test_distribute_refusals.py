@@ -616,6 +616,6 @@ def test_parts_of_a_batch_without_a_row_for_each_example_are_refused(use):
             getattr(model, use)(data, verbose=0)
 
 
-@refused(DatasetError, "divide a batch among 3 replicas", "give each part of a batch one row for")
+@refused(DatasetError, "divide a batch among 3 replicas", "so that each part has one row for")
 def parts_of_a_single_batch():
     distribute(with_prototypes).train_on_batch({"x": X, "prototypes": X[:10]}, Y)

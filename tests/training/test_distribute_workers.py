@@ -105,7 +105,7 @@ def test_the_chief_writes_and_all_can_read_at_once(two):
 
 ORDER = (
     "found: {}: each worker would have an order of its own, and of all examples some would be "
-    "read twice and others never\n  to do: give shuffle a seed=, or call distlab.set_seed with one"
+    "read twice and others never\n  to do: set seed= of shuffle, or call distlab.set_seed with one"
 )
 MISTAKES = {
     "shuffle": ORDER.format("Shuffle has no seed (give one: seed=...)"),

@@ -174,6 +174,7 @@ def test_a_layer_made_outside_may_have_the_name_of_one_made_inside():
 
     parity = check(build, strategy=strategy_of("one_device", None), tolerance=1e-6)
     assert parity.equal
+    assert parity.notes[-1].startswith("one replica shares nothing, so this shows little")
 
 
 @pytest.mark.bfloat16
@@ -337,6 +338,9 @@ def test_what_cannot_be_checked_is_refused_with_its_reason(monkeypatch):
     def growing():
         return builder(layers=[lambda: keras.layers.Dense(5 + next(calls))])()
 
+    def make(units):
+        return builder(layers=[lambda: keras.layers.Dense(units)])()
+
     same = r"build() gave the same {} on two calls"
     batches = (X, Y)
     no_batch = "a data set without a batch"
@@ -352,6 +356,7 @@ def test_what_cannot_be_checked_is_refused_with_its_reason(monkeypatch):
         (ModelError, "build() returned NoneType, not a keras.Model", lambda: None, {}),
         (ModelError, uncompiled, lambda: keras.Sequential([keras.layers.Dense(1)]), {}),
         (ModelError, "not a function that builds a model", model, {}),
+        (ModelError, "make(units), which is called without arguments: missing", make, {}),
         (InvalidArgument, "where a strategy should be", builder(), {"strategy": None}),
         (InvalidArgument, kind, builder(), {"strategy": servers}),
         (InvalidArgument, "did you mean 'keras'", builder(), {"train": "kears"}),

@@ -414,7 +414,7 @@ def test_a_checkpoint_of_another_model_is_refused(folder, name):
     options, text = OTHERS[name]
     with pytest.raises(ModelError, match=text) as error:
         fit(make(**options), dl.Resume(folder), NEVER)
-    assert error.value.do.endswith("the model as before, or give Resume another folder")
+    assert error.value.do.endswith("the model as before, or name another folder for Resume")
 
 
 def test_a_place_that_this_training_does_not_have_is_refused(folder):

@@ -73,7 +73,7 @@ def test_a_folder_that_a_worker_does_not_share_is_named_by_all(workers):
         asked, found, do = worker["not shared"].split("\n")
         assert asked.endswith("') on 2 workers")
         assert found.startswith("  found: worker:1 cannot read epoch-0003-step-00000018, which the")
-        assert do.startswith("  to do: give all workers one folder that they share")
+        assert do.startswith("  to do: name one folder that all workers share")
 
 
 def test_a_training_goes_from_one_device_to_two_workers_and_back(folder, workers):
