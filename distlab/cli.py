@@ -269,8 +269,10 @@ def _lab(options: argparse.Namespace) -> int:
         check_jupyterlab()
     report = lay_course(options.folder, fresh=options.fresh)
     page = lay_page(options.folder, PAGE, course_page(options.folder))
-    # An AGENTS.md of the learner's own stays, and there is nothing to say about it.
-    instructions = assistant_page.assistant_page(distlab=_own_name(), python=sys.executable)
+    # An AGENTS.md of the learner's own stays, and there is nothing to say about it. A folder that
+    # is only laid may be handed out, so it names no path of this machine.
+    here = {} if options.lay_only else {"distlab": _own_name(), "python": sys.executable}
+    instructions = assistant_page.assistant_page(**here)
     lay_page(options.folder, assistant_page.PAGE, instructions)
     print("\n".join([*report.lines(command=_own_name()), *page.lines()[1:]]), flush=True)
     if not options.lay_only:

@@ -1,6 +1,6 @@
 """The page `AGENTS.md` in a learner's folder, which tells an assistant to teach and not to solve.
 
-lay_page(folder, PAGE, assistant_page(distlab="distlab", python=sys.executable))
+lay_page(folder, PAGE, assistant_page(python=sys.executable))
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ next hint.
 """
 
 
-def assistant_page(*, distlab: str, python: str) -> str:
-    """Returns the page, with the commands of this environment."""
+def assistant_page(*, distlab: str = "distlab", python: str = "python") -> str:
+    """Returns the page, with the commands of an environment."""
     return _TEXT.format(distlab=shlex.quote(distlab), python=shlex.quote(python))

@@ -5,15 +5,17 @@ strategy = make_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
-from distlab.errors import DeviceError, InvalidArgument, did_you_mean
+from distlab.errors import DeviceError, DistlabError, InvalidArgument, did_you_mean
 from distlab.shipped import path_to_open
 from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.description import CLUSTER_KINDS, short_name
@@ -135,11 +137,26 @@ def make_strategy(
             variable_partitioner=variable_partitioner,
         )
     else:
+        if kind == "mirrored" and devices is None:
+            _warn_of_workers()
         strategy = _make(kind, devices, cross_device_ops)
         separate_collectives(strategy)
     if kind != "default":  # TensorFlow's default strategy is one object for everyone
         strategy._distlab_origin = (kind, why)
     return strategy
+
+
+def _warn_of_workers() -> None:
+    """Warns where this process is one of several workers, and would train a model of its own."""
+    with contextlib.suppress(DistlabError):  # a wrong TF_CONFIG, which nobody reads here
+        cluster = read_cluster()
+        if cluster is not None and len(cluster.trainers) > 1:
+            text = (
+                "make_strategy('mirrored') takes the devices of this process alone, although "
+                f"{cluster.source} names {len(cluster.trainers)} workers, each of which would "
+                "train a model of its own. make_strategy('auto') joins them."
+            )
+            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _snake(name: str) -> str:

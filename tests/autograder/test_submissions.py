@@ -218,6 +218,7 @@ def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path, fin
 
 def test_a_wrong_folder_is_told(tmp_path, find, monkeypatch):
     lay(tmp_path, "one/all.tar", "pdf/jane/report.pdf", "many/1.ipynb", "many/2.ipynb")
+    lay(tmp_path, "laid/course.md", "laid/exercises/00_start_here.ipynb")
     inner = pack(tmp_path / "1.zip", "jane/one.ipynb", "joe/one.ipynb").read_bytes()
     for number in (2, 3):
         inner = pack(tmp_path / f"{number}.zip", **{"inner.zip": inner}).read_bytes()
@@ -227,6 +228,10 @@ def test_a_wrong_folder_is_told(tmp_path, find, monkeypatch):
         "nowhere": ("no folder of that name", ""),
         "one/all.tar": ("a file", "give the folder or the zip"),
         "many/1.ipynb": ("a file", f"give the folder that it lies in: {tmp_path / 'many'}"),
+        "laid": (
+            "a folder of the course itself, as `distlab lab` lays it",
+            "a folder of their name",
+        ),
         "pdf": ("no notebooks among 1 files", ""),
         "many": ("more than 1 files", ""),
         "3.zip": ("a zip inside a zip inside a zip", "unpack it yourself"),

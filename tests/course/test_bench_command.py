@@ -1,11 +1,14 @@
 """`distlab bench` measures a reader's own model, and says what is missing in their code."""
 
+import keras
 import pytest
+import tensorflow as tf
 
 from distlab import cli
 from distlab.cluster.warm.process import can_fork
 from distlab.course.bench_command import efficiency_of, own_functions, table_of
-from distlab.course.measure.scaling_runs import MeasuredStep
+from distlab.course.measure.scaling_runs import MeasuredStep, time_step
+from distlab.errors import ModelError
 from tests.support.forked_python import write_forked_python
 
 SCRIPT = """
@@ -55,6 +58,22 @@ def test_a_row_has_throughput_efficiency_and_the_parts_in_milliseconds():
     assert efficiency_of("weak", steps) == [1.0, 2.0]
     row = table_of("strong", steps)[2]
     assert row.split() == ["4", "6400", "50", "%", "10.0", "10.0", "2.0", "1.0"]
+
+
+def test_a_loss_that_only_its_own_step_knows_cannot_be_timed():
+    def build():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="own_step")
+        model.compile("sgd")
+        return model
+
+    data = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 2))))
+    with pytest.raises(ModelError) as caught:
+        time_step(build, tf.distribute.get_strategy(), data, blocks=2)
+    assert caught.value.asked == "time a step of the model 'own_step'"
+    assert caught.value.found.startswith(
+        "no loss outside of its own train_step: No loss to compute"
+    )
+    assert caught.value.do == "compile the model with a loss, or override compute_loss"
 
 
 def test_a_target_may_be_a_module_and_what_lacks_something_is_refused(tmp_path, monkeypatch):

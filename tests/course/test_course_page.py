@@ -135,7 +135,9 @@ def test_an_assistant_is_told_to_teach_and_an_own_page_of_that_name_stays(folder
     page = own.read_text()
     for asked in ("Don't solve tasks", "Don't answer predictions", "distlab progress ."):
         assert asked in page
-    assert f"{shlex.quote(sys.executable)} -m nbconvert " in page
+    assert "\n  python -m nbconvert " in page, "the folder may be handed out"
+    own_python = shlex.quote(sys.executable)
+    assert f"{own_python} -m nbconvert " in assistant_page.assistant_page(python=sys.executable)
     # What the page names is there.
     assert set(re.findall(r"`((?:docs|notebooks|exercises)/\S*)`", page)) >= {"docs/pitfalls.md"}
     assert all((folder / name).exists() for name in re.findall(r"`(\w+/(?:\w+\.md)?)`", page))

@@ -3,6 +3,7 @@
 import functools
 import json
 import threading
+import warnings
 
 import keras
 import numpy as np
@@ -106,6 +107,18 @@ def test_devices_that_are_not_there_are_named_beside_those_that_are(devices):
     assert error.value.asked == f"make_strategy('mirrored', devices={devices!r})"
     assert error.value.found.startswith("there are only ")
     assert "distlab.split_devices(" in error.value.do
+
+
+def test_one_worker_of_several_is_warned_of_training_alone(alone, monkeypatch):
+    for name, value in tf_config(worker=["h1:1", "h2:1"]).items():
+        monkeypatch.setenv(name, value)
+    said = r"TF_CONFIG names 2 workers, each of which .* make_strategy\('auto'\) joins them"
+    with pytest.warns(UserWarning, match=said):
+        dl.make_strategy("mirrored")
+    with warnings.catch_warnings(action="error"):
+        dl.make_strategy("mirrored", devices=["CPU:0", "CPU:1"])
+        monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')  # a mistake that nobody reads here
+        dl.make_strategy("mirrored")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from distlab.autograder.intake.unpack import (
     is_zip,
     list_entries,
 )
+from distlab.course.course_page import PAGE as COURSE_PAGE
 from distlab.errors import InvalidArgument
 
 # What systems add to a name that is taken: "-2" (Canvas), " (1)" (browsers, Drive).
@@ -98,6 +99,11 @@ def find_submissions(folder: str | os.PathLike[str], unpacked: Path) -> ClassFol
             f"give the folder that it lies in: {root.parent}"
             if is_notebook(root)
             else "give the folder or the zip that holds the submissions",
+        )
+    if (root / COURSE_PAGE).is_file() and (root / "exercises").is_dir():
+        raise refuse(
+            "a folder of the course itself, as `distlab lab` lays it",
+            "put each learner's notebooks into a folder of their name, and name what holds these",
         )
     top, entries = list_entries(root, unpacked)
     labels = _labels(top, entries)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.course.measure.timing import time_in_turns
+from distlab.errors import ModelError
 from distlab.process_state import kept_state
 
 _RATE = 1e-3
@@ -60,6 +61,9 @@ def time_step(
         data: A `tf.data.Dataset` of full global batches `(x, y)`; it is repeated.
         blocks: How many blocks of steps are timed.
         calls: How many steps a block has.
+
+    Raises:
+        ModelError: Only the model's own `train_step` knows its loss.
     """
     import tensorflow as tf
 
@@ -70,7 +74,15 @@ def time_step(
     def replica_step(batch: Any, reduces: bool) -> None:
         x, y = batch
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+            outputs = model(x, training=True)
+            try:
+                loss = model.compute_loss(x=x, y=y, y_pred=outputs)
+            except ValueError as error:  # Keras's "No loss to compute"
+                raise ModelError(
+                    asked=f"time a step of the model {model.name!r}",
+                    found=f"no loss outside of its own train_step: {error}",
+                    do="compile the model with a loss, or override compute_loss",
+                ) from error
         gradients = tape.gradient(loss, weights)
         if reduces:
             gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)
