@@ -6,9 +6,10 @@ python tools/write_tables.py             # `make map`, after `make notebooks`: i
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from distlab.course.course_map import map_table, read_map, short_paths, total_minutes
+from distlab.course.course_map import MapEntry, map_table, read_map, short_paths, total_minutes
 from distlab.course.lesson_21_choosing_a_strategy.strategy_card import card_table, order_table
 from tools import fit_questions, teaching_page
 from tools.page_pictures import pictures
@@ -25,28 +26,38 @@ def with_map(text: str) -> str:
     entries = read_map(ROOT)
     available = sum(bool(entry.lesson) for entry in entries)
     coming = len(entries) - available
-    total = total_minutes(entries)
-    low, high, tasks, extra = (
-        f"{round(minutes / 30) / 2:g}"
-        for minutes in (*total.lessons, total.tasks, total.extra_tasks)
-    )
     counted = f"{available} lessons."
     if coming:
         verb = "is" if coming == 1 else "are"
         counted = f"{available} lessons are here, and {coming} {verb} coming."
     return replace_between(
         ("<!-- map of the course -->\n", "\n<!-- end of the map -->"),
-        f"{counted} By their words and lines of code they take {low} to {high} hours, the second "
-        f"number with all folds open. We estimate {tasks} hours for the exercises' core tasks "
-        f"and {extra} for their extra ones; no class has been timed yet.\n\n"
-        f"{map_table(entries)}",
+        f"{counted} {hours_in_words(entries)}\n\n{map_table(entries)}",
         text,
+    )
+
+
+def hours_in_words(entries: Sequence[MapEntry]) -> str:
+    """Returns the sentences on how long all lessons and their exercises take."""
+    total = total_minutes(entries)
+    low, high, tasks, extra = (
+        f"{round(minutes / 30) / 2:g}"
+        for minutes in (*total.lessons, total.tasks, total.extra_tasks)
+    )
+    return (
+        f"By their words and lines of code they take {low} to {high} hours, the second number with "
+        f"all folds open. We estimate {tasks} hours for the exercises' core tasks and {extra} for "
+        "their extra ones; no class has been timed yet."
     )
 
 
 def with_lessons(text: str) -> str:
     """Returns the text of the page for teachers with the lessons as they are now."""
-    return with_short_paths(teaching_page.with_minutes(text, read_map(ROOT)), root="../")
+    entries = read_map(ROOT)
+    text = teaching_page.with_minutes(text, entries)
+    marks = ("<!-- hours of the course -->\n\n", "\n\n<!-- end of the hours -->")
+    hours = f"{sum(bool(entry.lesson) for entry in entries)} lessons. {hours_in_words(entries)}"
+    return with_short_paths(replace_between(marks, hours, text), root="../")
 
 
 def with_short_paths(text: str, *, root: str) -> str:
