@@ -60,7 +60,10 @@ def test_reduce_scatters_are_judged():
     assert_right_answers_pass(SCATTER, scatter_of_dictionaries)
     assert_mistakes_are_caught(SCATTER, {"ring_again": scatter_around_a_ring}, earned=2.5)
     all_chunks = edited("reduce_scatter", {" if number // apart == partner // apart": ""})
-    assert_feedback_says(SCATTER, {"bytes; 168 are enough": all_chunks}, earned=3)
+    assert_mistakes_are_caught(SCATTER, {"sends_all_chunks": all_chunks}, earned=2.5)
+    assert_feedback_says(SCATTER, {"bytes; 168 are enough": all_chunks}, earned=2.5)
+    own_half = edited("reduce_scatter", {"== partner // apart": "== rank // apart"})
+    assert_mistakes_are_caught(SCATTER, {"sends_what_it_keeps": own_half}, earned=0)
     said = {"rank 0 sends to itself": lambda network, chunks: network.step({(0, 0): chunks[0][0]})}
     assert_feedback_says(SCATTER, said)
 
@@ -174,6 +177,16 @@ def test_the_routes_of_the_lesson_send_what_the_view_draws():
             for each in transfers
         }
         assert sent == drawn, (route, ranks)
+
+
+def test_in_a_tree_two_ranks_send_most_and_most_others_one_or_two_vectors():
+    for ranks in (4, 8, 64):
+        network = Network(ranks)
+        functions_of_the_lesson()["tree"](network, [np.ones(1)] * ranks)
+        sent = network.bytes_sent // 8
+        assert list(np.flatnonzero(sent == log2(ranks))) == [0, ranks // 2]
+        assert sent.max() == log2(ranks)
+        assert (sent <= 2).mean() >= 3 / 4
 
 
 def test_where_no_bytes_are_counted_the_lesson_shows_a_simulated_networks(capsys):

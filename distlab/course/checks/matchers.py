@@ -30,6 +30,8 @@ def expect_close(
         message = f"numbers were expected here, yours is {_kind(yours)}"
     elif actual.shape != wanted.shape:
         message = f"the shape is {_shape(actual)}, expected {_shape(wanted)}"
+        if actual.ndim == wanted.ndim == 1:
+            message = f"the length is {len(actual)}, expected {len(wanted)}"
     else:
         message = _difference(actual, wanted, atol)
     return _criterion(label, message, yours, expected, weight)

@@ -22,6 +22,7 @@ from distlab.course.checks import (
     Plain,
     Then,
 )
+from distlab.course.checks.matchers import same_plain
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
 
 # --- reduce_scatter: reduce-scatter in which each exchange halves what a rank must finish
@@ -53,6 +54,7 @@ def _scatter_reference(
     *,
     near_first: bool = False,
     keeps_partners_half: bool = False,
+    sends_what_it_keeps: bool = False,
     adds: bool = True,
     steps_left_out: int = 0,
 ) -> Plain:
@@ -69,6 +71,7 @@ def _scatter_reference(
             low, high = left[rank][:half], left[rank][half:]
             upper = bool(rank >> power & 1) is not keeps_partners_half
             left[rank], given_away = (high, low) if upper else (low, high)
+            given_away = left[rank] if sends_what_it_keeps else given_away
             sends[rank, rank ^ 2**power] = {number: held[rank][number] for number in given_away}
         for rank, arrived in network.step(sends).items():
             for number, chunk in arrived.items():
@@ -82,6 +85,12 @@ def _enough(given: Inputs) -> int:
     """Returns the bytes that all ranks send if each sends every chunk but its own."""
     chunks = given["chunks"]
     return int((len(chunks) - 1) * sum(chunk.nbytes for chunk in chunks[0]))
+
+
+def _sends_all_chunks(given: Inputs, out: Plain) -> bool:
+    is_too_much = sum(out["sent"]) > _enough(given)
+    right = _scatter_reference(given)
+    return is_too_much and out["steps"] == right["steps"] and same_plain(out["sums"], right["sums"])
 
 
 class _Sums(Close):
@@ -112,7 +121,7 @@ SCATTER = Check(
             ),
             key="sums",
         ),
-        _Sums("sums", "rank r ends with the sum of chunk r", atol=1e-3, points=2),
+        _Sums("sums", "rank r ends with the sum of chunk r", atol=1e-3, points=1.5),
         Then(
             Equal("steps", "log2 N steps", points=1),
             Holds(
@@ -121,7 +130,7 @@ SCATTER = Check(
                 lambda given, out: (
                     f"all ranks sent {sum(out['sent'])} bytes; {_enough(given)} are enough"
                 ),
-                points=0.5,
+                points=1,
             ),
         ),
     ),
@@ -137,6 +146,11 @@ SCATTER = Check(
             "Which half of the chunks must rank 1 keep if its partner is far away, and which if it "
             "is rank 0?"
         ),
+        Fault("sends_what_it_keeps", sees="sums", sends_what_it_keeps=True).feedback(
+            "Rank 0 sent chunk 0, which it must finish itself, and the other ranks did the same "
+            "with their own. So nothing that arrives belongs to a chunk that the rank keeps, and "
+            "it ends with its own values. Which half will the partner finish?"
+        ),
         Fault("overwrites_before_send", sees="sums", adds=False).feedback(
             "You put the chunks that arrived in place of the rank's own. The rank's own values are "
             "then gone before it has sent them, and only one rank's values arrive. What should a "
@@ -145,6 +159,11 @@ SCATTER = Check(
         Fault("one_step_short", sees="sums", steps_left_out=1).feedback(
             "You stopped one step too early. Each rank and its last partner have half of the sum "
             "of chunk r each. How many times can N chunks be halved until one is left?"
+        ),
+        Observed("sends_all_chunks", _sends_all_chunks).feedback(
+            "The sums are right after log2 N steps, but your ranks send chunks that their partner "
+            "never finishes. On 64 ranks that's up to six vectors from each rank, where halving "
+            "needs less than one. Which chunks does a rank's partner still have to finish?"
         ),
         Observed(
             "ring_again", lambda given, out: out["steps"] == len(given["chunks"]) - 1
@@ -380,9 +399,10 @@ ROUTE = Check(
         Equal("far", "the route where one of them is many times quicker", points=1.5),
         Then(Equal("near", "the route where both take nearly the same time", points=1.5)),
     ),
-    hint="Flat: 2 (N - 1) steps between servers with size / N, where N = servers * gpus. Two "
-    "levels: 2 (gpus - 1) steps inside with size / gpus, and 2 (servers - 1) steps between "
-    "servers, in which the link carries size / servers. Bytes per second: gbit_per_s * 1e9 / 8.",
+    hint="Flat: count the steps and the chunk of one ring over all GPUs, at the cost of the slow "
+    "link. Two levels: add the two halves of a ring inside a server and one whole ring between "
+    "servers, in whose steps the chunks of all GPUs of a server share its link. Turn bytes into "
+    "bits before you divide by the bandwidth.",
     revisit="What a message costs",
     mistakes=(
         Fault("flat_always", sees=("far", "near"), latency=False).feedback(
@@ -397,7 +417,7 @@ ROUTE = Check(
         ),
         Fault("bits_as_bytes", sees=("far", "near"), bits=1).feedback(
             "You took gigabits for gigabytes. Each message then seems 8 times quicker than it is, "
-            "and two levels win where they should not. How many bits has a byte?"
+            "and two levels win where they should not. How many bits are in a byte?"
         ),
         Observed("by_size_alone", _by_size_alone).feedback(
             "Your choices follow from the size alone. Where the two routes take the same time "
@@ -508,7 +528,9 @@ MESSAGES = Check(
             key="messages",
         ),
         Equal("order", "each gradient is sent once, as soon as it is ready", points=1.5),
-        _BytesInOwnOrder("bytes", "each message holds as many gradients as fit", points=1),
+        _BytesInOwnOrder(
+            "bytes", "each message holds as many gradients as fit (bytes of each message)", points=1
+        ),
         Then(
             Holds(
                 "a message of several gradients is not larger than the limit",

@@ -33,12 +33,12 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %% [markdown]
 # ## Task 1: scatter by halving
 #
-# How do you scatter in log2 N steps, if the ring needs N - 1? In *recursive halving*, a rank gives
-# away half of the chunks that it still has to finish in each step, and adds what it receives to the
-# other half. Write `reduce_scatter(network, chunks)`, which returns for each rank r the sum of
-# chunk r.
+# How do you scatter in log2 N steps, if the ring needs N - 1? In each step of *recursive halving*,
+# a rank gives away half of the chunks that it hasn't given away yet, and adds what it receives to
+# the half that it keeps. Write `reduce_scatter(network, chunks)`, which returns for each rank r the
+# sum of chunk r.
 #
-# - `chunks[rank][number]` is the array that this rank has of this chunk. Chunks have different
+# - `chunks[rank][number]` is the array that this rank has of chunk `number`. Chunks have different
 #   lengths, there are 4 or 8 ranks, and you may change `chunks`.
 # - Rank r first exchanges with `r ^ (N // 2)`, then with `r ^ (N // 4)`, and finally with `r ^ 1`.
 #   (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
@@ -73,6 +73,9 @@ def reduce_scatter(network, chunks):
     ### END SOLUTION
 
 
+# %%
+dl.check("reduce_scatter")
+
 # %% [markdown]
 # This is what your ranks send if the chunks have 10, 20, 30 and 40 numbers. Why do the bars differ?
 
@@ -83,9 +86,6 @@ with waits_for("reduce_scatter"):
     network = Network(4)
     reduce_scatter(network, [list(mine) for mine in given])
     display(draw_traffic({"yours": network}, vector_bytes=400))
-
-# %%
-dl.check("reduce_scatter")
 
 # %% [markdown]
 # <details><summary>Why do the bars differ?</summary>
@@ -139,15 +139,15 @@ def all_gather(network, mine):
 
 
 # %%
+dl.check("all_gather")
+
+# %%
 rows = draw.normal(size=(8, 100)).astype("float32")
 with waits_for("all_gather"):
     network = Network(8)
     have = all_gather(network, list(rows))
     dl.show("arrays on each rank", [len(arrays) for arrays in have])
     display(draw_traffic({"yours": network}, vector_bytes=rows.nbytes))
-
-# %%
-dl.check("all_gather")
 
 # %% [markdown]
 # **Try next:** exchange *sums* instead of arrays, so that in each step both partners add what they
@@ -201,6 +201,9 @@ def choose_route(servers, gpus, size_bytes, inside, between):
     ### END SOLUTION
 
 
+# %%
+dl.check("choose_route")
+
 # %% [markdown]
 # These are your choices for 1 KB to 1 GB, with 8 GPUs in each server, 1 µs and 600 Gbit/s inside,
 # and 10 µs and 200 Gbit/s between servers. Which route wins for large vectors, and why?
@@ -210,9 +213,6 @@ with waits_for("choose_route"):
     for servers in (4, 32):
         chosen = [choose_route(servers, 8, 10.0**n, (1e-6, 600), (1e-5, 200)) for n in range(3, 10)]
         dl.show(f"{servers} servers", ", ".join(chosen))
-
-# %%
-dl.check("choose_route")
 
 # %% [markdown]
 # <details><summary>Which route wins for large vectors?</summary>
@@ -278,6 +278,9 @@ def pack_gradients(sizes, limit):
     return messages
 
 
+# %%
+dl.check("pack_gradients")
+
 # %% [markdown]
 # The picture shows how long the messages of a small network take on a ring of 64 ranks (10 µs, 100
 # Gbit/s). Which limits are too small, and what does a large one cost that you can't see here?
@@ -290,9 +293,6 @@ with waits_for("pack_gradients"):
         messages = [sum(map(layers.get, names)) for names in pack_gradients(layers, limit)]
         seconds[limit] = sum(126 * (10e-6 + size / 64 / 12.5e9) for size in messages)
     display(draw_seconds({"yours": seconds}, ranks=64, x="limit of a message"))
-
-# %%
-dl.check("pack_gradients")
 
 # %% [markdown]
 # <details><summary>Which limits are too small?</summary>

@@ -47,9 +47,9 @@ def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figur
         even += [name] * bool(most.all())
         listed = ", ".join(f"{number:.3g}" for number in sent)
         says.append(f"{name}, {_steps(network)}: sent {listed}")
-    title = f"Only the {' and the '.join(even)} lets every rank send the same"
+    title = f"Only in a {' and a '.join(even)} do all ranks send equally much"
     if len(even) in (0, len(networks)):
-        title = "Every rank sends the same" if even else "The ranks don't send the same"
+        title = "All ranks send equally much" if even else "The ranks don't send equally much"
     return finish(
         figure,
         title=title,
@@ -75,7 +75,7 @@ def draw_busiest(sizes: Mapping[str, Mapping[int, float]]) -> Figure:
     label_ends(axes)
     return finish(
         figure,
-        title="However many ranks a ring has, its busiest link carries less than two vectors",
+        title="Only in a ring does the busiest link stay below two vectors",
         alt=f"The busiest link in sizes of the vector, by number of ranks. {'. '.join(says)}.",
     )
 

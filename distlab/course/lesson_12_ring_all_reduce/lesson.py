@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Ring all-reduce: how gradients travel
 #
-# Same sums, another road: in 2017 that took a cluster from half of the ideal speed to [88 % of
-# it](https://arxiv.org/abs/1802.05799). Uber had run TensorFlow's own benchmark on 128 GPUs, and
-# lost about half of what they can compute while gradients were on their way. Then it sent the
-# gradients from neighbour to neighbour around a ring. Nothing in your model tells you which road
-# its gradients take, and yet you pay for it in every step.
+# In 2017 Uber ran TensorFlow's own benchmark on 128 GPUs, and lost about half of what they can
+# compute while gradients were on their way. Then it sent the same gradients from neighbour to
+# neighbour around a ring, and the GPUs reached [88 % of the ideal
+# speed](https://arxiv.org/abs/1802.05799). Nothing in your model tells you which road its gradients
+# take, and yet you pay for it in every step.
 #
 # You'll build three such roads in a few lines each, and your ring will add in the same order as
 # TensorFlow's own. After this lesson you can
@@ -135,11 +135,11 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # %% [markdown]
 # Each round of a tournament halves the players, so the tree needs only 2 log2 N steps for N ranks,
 # where naive needs 2 (N - 1). Rank 0's cable now carries log2 N vectors in each direction. That's
-# far better, but rank 0 still carries more than the others, and with each doubling of the ranks it
-# carries one vector more.
+# far better, but the load is still uneven: ranks 0 and N / 2 send log2 N vectors, while most others
+# send only one or two, and every doubling of the ranks adds one vector to the busiest cables.
 #
-# > **Takeaway.** A tree needs few steps, because half of the ranks send at once. But its root still
-# > carries more with every doubling of the ranks.
+# > **Takeaway.** A tree needs few steps, because half of the ranks send at once. But its busiest
+# > cables carry more with every doubling of the ranks.
 
 # %% [markdown]
 # ## Around a ring
@@ -169,7 +169,8 @@ explore_ring()
 # ### Reduce-scatter: each rank finishes one chunk
 #
 # Here is the first half, in which `chunks[rank]` is the list of a rank's chunks. In step s, rank r
-# sends chunk number r - s, counted around the ring, and the next rank adds it to its own:
+# sends chunk number r - s, counted around the ring, and the next rank adds it to its own. So rank 0
+# sends chunk 0, then 3, then 2:
 
 
 # %%
@@ -198,7 +199,8 @@ for rank, mine in enumerate(chunks):
 # ### All-gather: the finished chunks go around
 #
 # In the second half each rank first sends its own finished chunk, and from then on always the one
-# that it received last. This operation is an [all-gather](../docs/glossary.md#all-gather):
+# that it received last, so rank 0 sends chunk 1, then 0, then 3. This operation is an
+# [all-gather](../docs/glossary.md#all-gather):
 
 
 # %%
@@ -243,8 +245,8 @@ growth_guess = dl.predict(
     "With 4 ranks, each rank of the ring sends 1.5 times its vector. How much does each send with "
     "64 ranks?",
     [
-        "about 24 vectors",
-        "about 3 vectors",
+        "about 32 vectors",
+        "about 4.5 vectors",
         "about 2 vectors",
         "about 0.1 vectors",
     ],
@@ -268,12 +270,12 @@ draw_busiest(
 growth_guess.reveal(
     f"about {busiest(ring, 64):.0f} vectors",
     {
-        "about 24 vectors": "That would be so if chunks kept their size. A rank sends 21 times as "
-        "many of them, but each is 16 times smaller.",
-        "about 3 vectors": "That would be so if the load kept growing, as the tree's does. It "
-        "grows, but in each half a rank sends all chunks but one, so it never gets to 2.",
-        "about 0.1 vectors": "That would be so if a rank sent six chunks, one in each round of a "
-        "tree. A chunk is only 1/64 of the vector, but each rank sends 126 of them.",
+        "about 32 vectors": "A rank does send 126 chunks, and they'd be 32 vectors if each were "
+        "still a quarter of one. But each is 16 times smaller.",
+        "about 4.5 vectors": "The load of the tree's busiest link does grow threefold. The ring's "
+        "never gets to 2, because in each half a rank sends all chunks but one.",
+        "about 0.1 vectors": "Six chunks would be that little, as with 4 ranks. A chunk is only "
+        "1/64 of the vector, but each rank now sends 126 of them.",
         "about 2 vectors": "In each half a rank sends 63 of the 64 chunks, which is nearly the "
         "whole vector, and there are two halves.",
     },
@@ -281,8 +283,8 @@ growth_guess.reveal(
 
 # %% [markdown] tags=["after-reveal"]
 # Let S be the size of the vector in bytes. A rank sends N - 1 chunks of S / N bytes in each half,
-# so together it sends **2 S (N - 1) / N bytes, always less than two vectors, however many ranks
-# there are.** Here are the counts beside the theory:
+# so together it sends **2 S (N - 1) / N bytes, always less than two vectors.** Here are the counts
+# beside the theory:
 
 # %% tags=["after-reveal"]
 for ranks in (4, 16, 64):
@@ -298,10 +300,9 @@ for ranks in (4, 16, 64):
 # | tree | 2 log2 N | log2 N · S |
 # | ring | 2 (N - 1) | 2 S (N - 1) / N |
 #
-# As [Patarasuk and Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved in 2009, no all-reduce
-# in which the ranks do the adding has a less busy link. So 2 S (N - 1) / N is a bound for rings and
-# trees, and not for a switch that sums by itself (NCCL's *NVLS* and *NVLSTree*), which [lesson
-# 14](14_scaling.ipynb) shows.
+# As long as the ranks do the adding, no route keeps its busiest link below the ring's, as
+# [Patarasuk and Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved in 2009. A switch that
+# sums by itself can (NCCL's *NVLS* and *NVLSTree*), as [lesson 14](14_scaling.ipynb) shows.
 #
 # > **Takeaway.** In a ring each rank sends less than two vectors, whether it has 4 ranks or 4,000.
 # > What grows with the ranks is the number of steps.
@@ -309,16 +310,17 @@ for ranks in (4, 16, 64):
 # %% [markdown]
 # ## Which bits are equal
 #
-# Does it matter for the sum which route it took? Each of four ranks gets 102,400 random numbers in
-# float32, and we sum them on all three routes.
+# Each of four ranks gets 102,400 random numbers in float32, and we sum them on all three routes.
+# That gives twelve results, one on each rank for each route.
 
 # %% tags=["predict"]
 bits_guess = dl.predict(
-    "Which results are equal in every bit?",
+    "Which of the twelve results are equal in every bit?",
     [
-        "all of them",
-        "those of all ranks, if they used the same route",
-        "those of all ranks with naive and tree, but not with the ring",
+        "all twelve",
+        "the eight of naive and tree, because rank 0 sums in both",
+        "the four of each route, and no others",
+        "the four of naive and those of tree, while the ring's differ",
     ],
 )
 
@@ -335,15 +337,17 @@ for name in ("tree", "ring"):
 
 # %% tags=["reveal"]
 bits_guess.reveal(
-    "those of all ranks, if they used the same route",
+    "the four of each route, and no others",
     {
-        "all of them": "That would be so if additions didn't round. Each route adds in its own "
-        "order, so the results differ in the last bits.",
-        "those of all ranks with naive and tree, but not with the ring": "That would be so if each "
-        "rank of the ring summed the chunks by itself. But a chunk is summed once, on its way, and "
-        "then copied.",
-        "those of all ranks, if they used the same route": "Each route sums every number once, in "
-        "one order, and then copies the sum.",
+        "all twelve": "They would be if additions didn't round. Each route adds in its own order, "
+        "so the results differ in the last bits.",
+        "the eight of naive and tree, because rank 0 sums in both": "The last addition is rank 0's "
+        "in both, but the tree adds the sum of ranks 2 and 3, and naive adds one after the other.",
+        "the four of naive and those of tree, while the ring's differ": "If each rank of the ring "
+        "summed all chunks by itself, its results could differ. But a chunk is summed once, on its "
+        "way, and then copied.",
+        "the four of each route, and no others": "Each route sums every number once, in one order "
+        "of its own, and then copies the sum.",
     },
 )
 
@@ -422,12 +426,12 @@ even = max(size for size in sizes if times["tree"][size] <= times["ring"][size])
 small_guess.reveal(
     f"about {shown_bytes(10 ** round(np.log10(even)))}",
     {
-        "never: the ring sends less": "That would be so if only bytes cost time. The ring takes "
-        "126 steps against 12, and a small message costs almost only latency.",
-        "about 1 KB": "That would be so if the latency were a thousand times shorter. Here the "
+        "never: the ring sends less": "If only bytes cost time, the ring would always win. But it "
+        "takes 126 steps against 12, and a small message costs almost only latency.",
+        "about 1 KB": "With a latency a thousand times shorter the two would meet there. Here the "
         "tree is already ten times quicker at 1 KB.",
-        "about 50 MB": "That would be so if the latency were fifty times longer. Here the ring is "
-        "five times quicker at 50 MB, because the tree sends whole vectors.",
+        "about 50 MB": "That takes a latency fifty times longer. Here the ring is five times "
+        "quicker at 50 MB, because the tree sends whole vectors.",
         "about 1 MB": "Below that, 126 latencies cost more than the bytes that the ring saves.",
     },
 )
@@ -529,10 +533,10 @@ ways = {"it grows 8 times": 8, "it doubles, about": 2, "it stays the same": 1, "
 bytes_guess.reveal(
     min(ways, key=lambda way: abs(ways[way] - growth)),
     {
-        "it grows 8 times": "That would be so if examples or activations travelled. In this step "
+        "it grows 8 times": "Examples or activations would have to travel for that. In this step "
         "only gradients do.",
-        "it doubles, about": "That would be so if a part of the message belonged to the examples. "
-        "None does, because a gradient is already a mean over all of them.",
+        "it doubles, about": "No part of the message belongs to the examples, as it would have to, "
+        "because a gradient is already a mean over all of them.",
         "it falls": "That's true for each example, since eight times as many share one message. "
         "The message itself gets no shorter.",
         "it stays the same": "A gradient has one number for each weight, for any batch.",
@@ -551,30 +555,23 @@ bytes_guess.reveal(
 # <details><summary>Fine print</summary>
 #
 # TensorFlow's chunks are 64 bytes longer than ours, so at their borders 96 numbers are added in a
-# different order, and 34 of these round differently. A fourth route, `NcclAllReduce`, needs GPUs.
-# If an all-reduce raises [*destinations can not be
-# empty*](../docs/pitfalls.md#destinations-cannot-be-empty), its value was an argument of the step;
-# `tf.identity` makes it one of the replica.
+# different order, and 34 of these round differently.
 #
 # On several workers, `CommunicationOptions(implementation=...)` takes `RING`, `NCCL` or `AUTO`. On
 # CPUs all three mean TensorFlow's ring, even for tiny vectors, and on GPUs NCCL chooses by itself.
-# The headers of messages are rounded away in our numbers. On a machine that you share, write
-# `dl.LocalCluster(workers=4, isolate=True)`: on Linux the workers then run in a network of their
-# own, which no other program reaches.
 # </details>
 
 # %% [markdown]
 # ## Many small gradients
 #
-# A model has many gradients, and most of them are small. A bias of ten numbers needs all 2 (N - 1)
-# steps, just like a large matrix, so it pays for getting in 126 times on 64 ranks, and goes hardly
-# anywhere. What does TensorFlow do about that?
+# A model has many gradients, and most of them are small. On 64 ranks a bias of ten numbers needs
+# 126 steps, just like a large matrix, so almost all that it costs is latency. Our next step hands
+# six gradients of 4,000 bytes each to one call of `all_reduce`, as a list.
 
 # %% tags=["predict"]
 fused_guess = dl.predict(
-    "A compiled step all-reduces a list of six gradients. How many all-reduces does each worker "
-    "run?",
-    ["one", "two, a reduce-scatter and an all-gather", "six"],
+    "The step is compiled. How many all-reduces are in its graph?",
+    ["one", "two, a reduce-scatter and an all-gather", "six, so that each can leave at once"],
 )
 
 # %%
@@ -583,12 +580,12 @@ dl.show("all-reduces", all_reduces)
 
 # %% tags=["reveal"]
 fused_guess.reveal(
-    {1: "one", 6: "six"}.get(all_reduces, str(all_reduces)),
+    {1: "one", 6: "six, so that each can leave at once"}.get(all_reduces, str(all_reduces)),
     {
-        "six": "That's what TensorFlow does outside a `tf.function`. In a compiled step it joins "
-        "the gradients first.",
-        "two, a reduce-scatter and an all-gather": "That would be so if each half were an "
-        "operation of its own. One call of the collective does both halves of the ring.",
+        "six, so that each can leave at once": "That's what TensorFlow does outside a "
+        "`tf.function`. In a compiled step it joins the gradients first.",
+        "two, a reduce-scatter and an all-gather": "Each half would have to be an operation of its "
+        "own. One call of the collective does both halves of the ring.",
         "one": "It joins the gradients first, and then reduces one long vector.",
     },
 )
@@ -597,8 +594,7 @@ fused_guess.reveal(
 # The six share a taxi: TensorFlow writes them into one vector, all-reduces it, and cuts it up
 # again, so the latency is paid once. The price is that nothing leaves before the last gradient is
 # ready. If you set `bytes_per_pack`, TensorFlow closes a pack as soon as it holds more than so many
-# bytes, and the first pack can then leave during the backward pass. Each of our gradients has 4,000
-# bytes:
+# bytes, and the first pack can then leave during the backward pass:
 
 # %% tags=["after-reveal"]
 for bytes_per_pack in (4_000, 1):
@@ -638,8 +634,7 @@ cluster.close()
 # <details><summary>1. You double the number of ranks of a ring from 32 to 64, with the same
 # gradient. How do the bytes that each rank sends change?</summary>
 #
-# They grow by less than 2 %, from 1.94 to 1.97 vectors, because they stay below two vectors for any
-# number of ranks.
+# They grow by less than 2 %, from 1.94 to 1.97 vectors, and more ranks never bring them to two.
 # </details>
 #
 # <details><summary>2. What does a rank have after a reduce-scatter, and what after the

@@ -139,6 +139,8 @@ def test_close_arrays_pass_and_far_ones_say_where():
     far = expect_close("w", yours=[[1.0, 2.0]], expected=[[1.0, 5.0]], atol=1e-6)
     assert (far.passed, far.message) == (False, "1 of 2 places differ, by up to 3 (at [0, 1])")
     assert (far.yours, far.expected) == ("[[1., 2.]]", "[[1., 5.]]")
+    short = expect_close("w", yours=[1.0], expected=[1.0, 5.0, 2.0], atol=1e-6)
+    assert short.message == "the length is 1, expected 3"
     assert expect_close("x", yours=[inf, nan], expected=[inf, nan], atol=1e-6).passed
     for yours, expected in ((1.0, nan), (inf, 1.0)):
         assert not expect_close("x", yours=[yours], expected=[expected], atol=1e-6).passed
