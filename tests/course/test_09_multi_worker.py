@@ -62,13 +62,17 @@ def test_configs_are_judged_and_right_ones_are_what_distlab_reads():
 
     as_python_writes = edited("tf_configs", {"json.dumps": "str"})
     chief = {'{"worker": addresses}': '{"worker": addresses, "chief": addresses[:1]}'}
-    wrong = {"not_json": as_python_writes, "other_tasks": edited("tf_configs", chief)}
+    wrong = {
+        "not_json": as_python_writes,
+        "dictionaries": edited("tf_configs", {"json.dumps": "dict"}),
+        "other_tasks": edited("tf_configs", chief),
+    }
     assert_mistakes_are_caught(CONFIGS, wrong, earned={"other_tasks": 2})
     said = {
         "is there a `return`?": lambda addresses: None,
-        "3 texts were asked for, one for each worker; yours are 0": lambda addresses: [],
-        "text that is no JSON: []": lambda addresses: ["[]"] * 3,
-        "no text: 1": lambda addresses: [1, 2, 3],
+        "3 strings were asked for, one for each worker; yours are 0": lambda addresses: [],
+        "a string that is no JSON: []": lambda addresses: ["[]"] * 3,
+        "no string: 1": lambda addresses: [1, 2, 3],
     }
     assert_feedback_says(CONFIGS, said)
 
@@ -97,11 +101,29 @@ DISTRIBUTED = "strategy.experimental_distribute_dataset(data)"
 OWN_PART = {DISTRIBUTED: "data.unbatch().shard(2, strategy.cluster_resolver.task_id).batch(4)"}
 
 
+GLOBAL_BATCH = "per_worker_batch * strategy.num_replicas_in_sync"
+OF_A_SHARE = f"strategy.distribute_datasets_from_function(lambda _: {OWN_PART[DISTRIBUTED]})"
+LOG_OF_OWN = {
+    "mean_loss.update_state(losses)": "return losses",
+    "step(batch)": "mine = step(batch)",
+    "float(mean_loss.result())": "float(tf.reduce_mean(mine))",
+}
+
+
 def test_loops_that_differ_from_one_device_are_named():
     assert_right_answers_pass(TRAIN, by_distribute, seeds=ONE_DRAW)
-    outside = {"outside_scope": edited("train", {"with strategy.scope():": "if strategy:"})}
-    assert_mistakes_are_caught(TRAIN, outside, seeds=ONE_DRAW)
+    nominal = {"tf.reduce_sum(losses) / count": f"tf.reduce_sum(losses) / ({GLOBAL_BATCH})"}
+    wrong = {
+        "outside_scope": {"with strategy.scope():": "if strategy:"},
+        "per_worker_batch_as_global": {f"= {GLOBAL_BATCH}": "= per_worker_batch"} | nominal,
+        "global_batch_on_each": {DISTRIBUTED: OF_A_SHARE.replace("(4)", "(8)")},
+        "own_losses": LOG_OF_OWN,
+    }
+    wrong = edited_solutions(STEM, "train", wrong)
+    assert_mistakes_are_caught(TRAIN, wrong, seeds=ONE_DRAW)
+    without_an_example = LOG_OF_OWN | {"step(batch)": "mine = float(step(batch)[0])"}
     said = {
+        "on worker:1, after step 3, which had 0 examples here": edited("train", without_an_example),
         "of 34 examples in 2 epochs they trained on": edited("train", {DISTRIBUTED: "data"}),
         "convert a value (PerReplica": by_keras_own_fit,
     }
@@ -162,7 +184,7 @@ def test_diagnoses_are_judged_fact_by_fact():
     assert run_check(DIAGNOSE, lambda case: right(case)[0]).earned == 2
     said = {
         "is there a `return`?": lambda case: None,
-        "two texts were asked for": lambda case: "both, wait_for_each_other",
+        "two strings were asked for": lambda case: "both, wait_for_each_other",
         "not one of worker:0": lambda case: ("Both", "slow"),
     }
     assert_feedback_says(DIAGNOSE, said)

@@ -34,13 +34,20 @@ def strategy_here():
     return __main__.strategy
 
 
-def test_the_log_of_a_worker_that_waits_names_the_missing_one():
+def free_addresses():
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
-    task = {"type": "worker", "index": 0}
-    config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
+
+
+def tf_config(addresses, index):
+    task = {"type": "worker", "index": index}
+    return json.dumps({"cluster": {"worker": addresses}, "task": task})
+
+
+def test_the_log_of_a_worker_that_waits_names_the_missing_one():
+    config = tf_config(free_addresses(), 0)
     env = os.environ | {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "0"}
     worker = subprocess.Popen(
         [sys.executable, "-c", _WAITS], env=env, stderr=subprocess.PIPE, text=True
@@ -55,6 +62,41 @@ def test_the_log_of_a_worker_that_waits_names_the_missing_one():
         worker.communicate()
     assert "stragglers" in told
     assert "/job:worker/replica:0/task:1" in told
+
+
+_READS = """
+import sys
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+data = tf.data.TextLineDataset([sys.argv[1]]).batch(8)
+print(len(list(strategy.experimental_distribute_dataset(data))))
+"""
+
+
+def test_in_a_script_the_worker_without_a_file_gets_an_error_that_hides_the_cause(tmp_path):
+    file = tmp_path / "part-0.txt"
+    file.write_text("\n".join(map(str, range(8))))
+    addresses = free_addresses()
+    scripts = [
+        subprocess.Popen(
+            [sys.executable, "-c", _READS, str(file)],
+            env=os.environ | {"TF_CONFIG": tf_config(addresses, index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in (0, 1)
+    ]
+    try:
+        (_, chief), (_, other) = (script.communicate(timeout=90) for script in scripts)
+    finally:
+        for script in scripts:
+            script.kill()
+    assert "the dataset only has 1 file(s)" in chief
+    assert "UnavailableError" in other
+    assert "Socket closed" in other
+    assert "file(s)" not in other
 
 
 def only_the_chief_makes_a_variable():

@@ -3,8 +3,7 @@
 #
 # For [lesson 09](../notebooks/09_multi_worker.ipynb). Your functions run on two real workers, and
 # if one of them hangs, the check stops it after some seconds and says which worker waits in which
-# line. While the workers run, any program that reaches their ports can run code as you; the fine
-# print of "Who is who: TF_CONFIG" in the lesson says how to close them.
+# line.
 
 # %% [markdown]
 # ## Overview

@@ -4,8 +4,8 @@
 # Synchronous workers meet once a step, and the one that arrives first waits for the others, forever
 # if need be. A worker that crashes is easy to notice: in our runs, the other workers got an error
 # within 11 seconds. A worker that's alive but runs different code is worse, because the others wait
-# for it, every process looks healthy, and TensorFlow sets no limit to the wait. PyTorch's limit is
-# 30 minutes, so one hang on 100 machines costs 50 machine hours, which is why PyTorch [cut it to
+# for it, every process looks healthy, and TensorFlow sets no limit to the wait. In PyTorch the
+# limit was 30 minutes, so one hang on 100 machines cost 50 machine hours, until PyTorch [cut it to
 # ten minutes for NCCL](https://github.com/pytorch/pytorch/pull/110947) in 2023.
 #
 # It takes one file too few, one batch too many, or a line under the wrong `if`. After this lesson
@@ -105,10 +105,6 @@ for task in cluster.tasks:
 # `dl.make_strategy("multi_worker")` waits five minutes instead of an hour, and its error names the
 # missing worker.
 #
-# The cluster printed a warning because any program that reaches the workers' ports can run code as
-# you. On a Linux machine that you share, write `dl.LocalCluster(workers=2, isolate=True)`, and keep
-# a real cluster in a network that only its own machines can reach.
-#
 # </details>
 #
 # ## The first all-reduce
@@ -169,8 +165,11 @@ logs_of_one, weights_of_one = runs.fit_on_one_device()
 # %% [markdown]
 # The loop is that of lesson 03: `strategy.run` takes a step on each replica, and the optimizer sums
 # the gradients of all workers. Each loss is divided by the number of examples on *all* workers, so
-# every example weighs the same, even in a partial batch. `shares` notes how many examples this
-# worker took in each step:
+# every example weighs the same, even in a partial batch.
+#
+# `cluster.run` will copy this function to both workers and call it there. Its first line gets the
+# strategy that each worker made above, and `taken` plays no part in the training: it only tells us
+# how many examples this worker got in each step.
 
 
 # %%
@@ -190,56 +189,69 @@ def train(batch_size, examples=325):
         model.optimizer.apply(tape.gradient(loss, weights), weights)
 
     step = tf.function(lambda batch: strategy.run(replica_step, args=batch), autograph=False)
-    shares = []
+    taken = []
     for batch in strategy.experimental_distribute_dataset(runs.batches(batch_size, examples)):
         step(batch)
-        shares.append(len(strategy.experimental_local_results(batch[1])[0]))
-    return {"weights": model.get_weights(), "shares": shares}
+        taken.append(runs.examples_here(strategy, batch))
+    return {"weights": model.get_weights(), "taken": taken}
 
 
 # %% [markdown]
-# `cluster.run` copies a function to every worker, calls it there, and returns one result for each.
-# You'd like 10 examples on each worker, so you call `train(10)`, which batches the data by 10.
+# Batch the data by the **global** size, because each worker takes its half of a distributed batch.
+# If you pass 10 for 10 examples on each worker, nothing crashes, and yet you train with half of the
+# batch that you wanted. With batches of 20, both workers end with the weights of a single device:
+
+# %%
+for worker in cluster.run(train, 20):
+    difference = runs.max_difference(worker["weights"], weights_of_one)
+    dl.show("max difference to one device", difference, below=1e-6)
+ten, _ = cluster.run(train, 10)
+dl.show("batches of 10: worker:0 takes", ten["taken"][0])
+
+# %% [markdown]
+# Now leave out the last four digits. In batches of 20, the 321 digits that are left fill 16 steps,
+# and the last batch holds a single digit, which worker 0 gets.
 
 # %% tags=["predict"]
 share_guess = dl.predict(
-    "Two workers, and data in batches of 10. How many examples does each worker take in a step?",
-    ["5, its half of the batch", "10, a batch of its own", "10, the same as the other worker"],
+    "What does worker 1 do while worker 0 trains on the last digit?",
+    [
+        "nothing: it's done after 16 steps",
+        "it takes a step without an example",
+        "it takes a step with the same digit",
+        "it hangs in the all-reduce of a step too many",
+    ],
 )
 
 # %%
-ten, _ = cluster.run(train, 10)
-dl.show("worker:0 takes", ten["shares"][0])
+fewer = [worker["taken"] for worker in cluster.run(train, 20, 321)]
+dl.show("steps with 321 digits", [len(taken) for taken in fewer])
+dl.show("examples in the last step", [taken[-1] for taken in fewer])
 
 # %% tags=["reveal"]
 share_guess.reveal(
-    "5, its half of the batch" if ten["shares"][0] == 5 else "10, a batch of its own",
+    "nothing: it's done after 16 steps"
+    if len(fewer[1]) == 16
+    else ("it takes a step without an example", "it takes a step with the same digit")[
+        fewer[1][-1]
+    ],
     {
-        "5, its half of the batch": "What you distribute is a global batch, and each worker takes "
-        "its part of it.",
-        "10, a batch of its own": "It would if each worker had a data set of its own. Here both "
-        "distribute the same one, so they share each batch.",
-        "10, the same as the other worker": "Without any sharding that's what would happen, and "
-        "both would compute the same gradient. A distributed data set gives each worker its part.",
+        "it takes a step without an example": "Worker 0 can't finish its all-reduce without it, so "
+        "a distributed data set hands worker 1 an empty batch.",
+        "nothing: it's done after 16 steps": "A loop over the worker's own digits would end like "
+        "this, and worker 0 would wait in its all-reduce. A distributed data set asks all workers "
+        "whether any of them still has data.",
+        "it takes a step with the same digit": "Then that digit would count twice, and the weights "
+        "would differ from a single device's. The workers share each batch, also the last.",
+        "it hangs in the all-reduce of a step too many": "For that it would have to take more "
+        "steps than worker 0. Both take 17, so every all-reduce has its partner.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# So batch the data by the **global** size. Nothing crashed here, yet this run trained with half of
-# the batch that you wanted. With batches of 20, both workers end with the weights of a single
-# device. We also train without the last four digits, so that the last batch holds a single one:
-
-# %% tags=["after-reveal"]
-for worker in cluster.run(train, 20):
-    difference = runs.max_difference(worker["weights"], weights_of_one)
-    dl.show("max difference to one device", difference, below=1e-6)
-fewer = [worker["shares"] for worker in cluster.run(train, 20, 321)]
-dl.show("steps with 321 digits", [len(shares) for shares in fewer])
-dl.show("in the last step", [shares[-1] for shares in fewer])
-
-# %% [markdown] tags=["after-reveal"]
-# With 321 digits, worker 1 has nothing left for the last step and takes it all the same, because
-# its all-reduce is needed. A distributed data set makes all workers take equally many steps.
+# A distributed data set makes all workers take equally many steps. Worker 1 adds nothing to the
+# last sum, and because the loss is divided by the count on all workers, its empty batch does no
+# harm either.
 #
 # > **Takeaway.** Batch by the global size, and loop over a distributed data set. Then nobody is
 # > missing in the last step, and the weights are those of a single device.
@@ -258,8 +270,7 @@ dl.show("in the last step", [shares[-1] for shares in fewer])
 #
 # Before it takes a step, a worker needs data. If a data set reads files, TensorFlow deals out whole
 # files to the workers unless you choose otherwise, and [lesson 05](05_input_pipelines.ipynb) has
-# all the policies. Here two workers read one file. `timeout_secs` limits how long we wait, and
-# `cluster.waits` says where each worker was when the time was over.
+# all the policies. Here two workers read one file:
 
 
 # %%
@@ -267,10 +278,7 @@ def read_one_file(file):
     from __main__ import strategy
 
     data = strategy.experimental_distribute_dataset(tf.data.TextLineDataset([file]).batch(8))
-    try:
-        return len(list(data))
-    except tf.errors.InvalidArgumentError as error:
-        print(re.search("Could not apply.* DATA or OFF", error.message)[0])
+    return len(list(data))
 
 
 # %% tags=["predict"]
@@ -286,7 +294,7 @@ file_guess = dl.predict(
 
 # %%
 try:
-    cluster.run(read_one_file, runs.write_a_file(folder), timeout_secs=4)
+    cluster.run(runs.as_in_a_cell, read_one_file, runs.write_a_file(folder), timeout_secs=4)
 except TimeoutError as late:
     waits = cluster.waits(late)
 print(*waits, sep="\n")
@@ -299,11 +307,11 @@ file_guess.reveal(
     else "both read the file and share its lines",
     {
         "one stops with an error, and the other waits": "The chief has the only file and finds out "
-        "that there are too few. Worker 1 has none, and waits for a worker that's gone.",
+        "that there are too few. Worker 1 has none, and waits for a worker that has left the loop.",
         "both read the file and share its lines": "They would under the policy `DATA`. The default "
         "sees files, and deals out nothing smaller.",
-        "both stop with an error": "That would be a friendly end. Only the worker with a file "
-        "raises the error, and nobody tells the other one.",
+        "both stop with an error": "If both looked for files, both would find too few. Only the "
+        "worker with a file finds out, and nobody tells the other one.",
         "one reads the file, and the other has no data and finishes": "Then they'd take different "
         "numbers of steps, which a distributed data set never allows. It asks all workers whether "
         "any of them has data, and one of them has left.",
@@ -312,10 +320,15 @@ file_guess.reveal(
 
 # %% [markdown] tags=["after-reveal"]
 # The error names the cause and the cure: choose the policy `DATA`, or write at least as many files
-# as there are workers. But it's in one log only, and in the process that hangs you'd see nothing.
-# Worker 1 got no error at all, and waits in a collective for a chief that never comes back.
+# as there are workers. But only the chief printed it. Worker 1 got no error at all, and still
+# waited in a collective when `timeout_secs` ended it, which is what `cluster.waits` shows.
 #
-# > **Takeaway.** When a job hangs, read every worker's log. The cause may be in only one of them.
+# It waits because the chief's *process* lives on, as it does after an error in a notebook or under
+# an `except`. In a script that process would end, and worker 1 would soon get an error of its own:
+# `UnavailableError`, `Socket closed`. It says nothing about files, so it hides the cause.
+#
+# > **Takeaway.** When a job hangs or a connection breaks, read every worker's log. The cause may be
+# > in only one of them.
 
 # %% [markdown]
 # ## One batch too many
@@ -323,7 +336,8 @@ file_guess.reveal(
 # A plain loop over each worker's own batches doesn't promise equal steps. Let worker 0 have three
 # batches and worker 1 only two, in each of two epochs. In every step they sum a number that names
 # epoch and step, such as 12 for epoch 1 and step 2, so a right sum is twice that number. A worker
-# that was stopped while it waited can't be used again, so `begin_again` starts both again.
+# that was stopped while it waited can't be used again, so `begin_again` starts both workers, and
+# each of them makes its strategy again.
 
 
 # %%
@@ -364,19 +378,19 @@ unequal_guess.reveal(
     else "a wrong sum",
     {
         "a wrong sum": "Worker 1 has gone on to epoch 2, and its next sum is the partner that "
-        "worker 0 was waiting for. Nobody complains.",
+        "worker 0 was waiting for. TensorFlow raises no error.",
         "an error": "You'd get one if a collective knew to which step it belongs. TensorFlow "
         "compares shapes and types, and those agree.",
         "a hang, there and then": "It would hang there if worker 1 had stopped after its two "
         "batches. Worker 1 goes on to the next epoch, though, so the hang comes later.",
-        "13, because nothing counts as 0": "Then a collective would have to know that worker 1 has "
-        "no batch. It knows nothing of batches, and waits for a number.",
+        "13, because nothing counts as 0": "A collective that knew the batches could count it so. "
+        "It knows nothing of them, and waits for a number.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
 # **Collectives have no names, so only their order counts.** When worker 0 asked for its third sum,
-# worker 1 was already in the next epoch, and TensorFlow summed the two numbers without complaint.
+# worker 1 was already in the next epoch, and TensorFlow summed the two numbers without an error.
 # It's like a shirt that you button one hole too low: every button finds a hole, and you notice only
 # at the collar. From the third step on, both workers sum numbers that don't belong together, and
 # the hang comes when worker 1 has finished. So a run that hangs in its last epoch may have been
@@ -436,12 +450,12 @@ waits_guess.reveal(
     {
         "both": "Worker 0 needs a `reduce` of worker 1, and worker 1 needs the file that worker 0 "
         "writes after its `reduce`.",
-        "neither": "That would be so if `reduce` could fetch the loss of worker 1. It waits until "
-        "worker 1 calls `reduce` too, and worker 1 never does.",
-        "worker:0": "It would be alone if worker 1 needed nothing. Worker 1 waits for the file, "
-        "and worker 0, which waits in `reduce`, never writes it.",
-        "worker:1": "It would be alone if worker 0 had gone on without writing. But worker 0 "
-        "doesn't get past its `reduce`, which needs worker 1.",
+        "neither": "If `reduce` could fetch the loss of worker 1, both would finish. It waits "
+        "until worker 1 calls `reduce` too, and worker 1 never does.",
+        "worker:0": "A worker 1 that needed nothing would leave it alone there. But worker 1 waits "
+        "for the file, and worker 0, which waits in `reduce`, never writes it.",
+        "worker:1": "Worker 0 would have to go on without writing. It doesn't get past its "
+        "`reduce`, which needs worker 1.",
     },
 )
 
@@ -526,8 +540,7 @@ dl.show("max difference to one device", difference, below=1e-6)
 
 # %% [markdown]
 # Both workers saved to the same path, and the file is whole. Both also log the loss of *all*
-# examples, although each saw only half, so a callback that decides by the logged loss, such as
-# early stopping, decides the same on both.
+# examples, so a callback such as early stopping decides the same on both.
 #
 # So workers meet in more places than it seems at first:
 #
@@ -545,8 +558,7 @@ dl.show("max difference to one device", difference, below=1e-6)
 # <details><summary>Fine print</summary>
 #
 # Keras's own `fit` [crashes under this
-# strategy](https://github.com/keras-team/keras/issues/20585). Keras saves no metrics, so the file
-# above needed no collective, but a checkpoint or a layer of yours may hold such a count.
+# strategy](https://github.com/keras-team/keras/issues/20585).
 #
 # </details>
 #
@@ -578,11 +590,11 @@ dl.show("max difference to one device", difference, below=1e-6)
 #
 # </details>
 #
-# <details><summary>3. Your job on 8 workers reads 4 files and hangs at its first batch. Which logs
-# do you read?</summary>
+# <details><summary>3. Your script on 8 workers reads 4 files, and at its first batch worker 7 ends
+# with <code>Socket closed</code>. Which logs do you read?</summary>
 #
-# All of them. TensorFlow deals out files, and four workers have none. The workers with a file have
-# raised an error, and the others wait for them.
+# All of them. TensorFlow deals out files, and four workers have none. The workers with a file got
+# the error that names the cause, and when their processes ended, the others lost the connection.
 #
 # </details>
 

@@ -41,7 +41,7 @@ def pack_error(error: BaseException, function: Callable[..., Any]) -> PackedErro
     ]
     packed: PackedError = {
         "error": type(error).__name__,
-        "text": str(error),
+        "text": ": ".join([*getattr(error, "__notes__", ()), str(error)]),
         "lines": own,
         "raised_there": bool(own) and frames[-1][0].f_globals is home,
     }

@@ -16,6 +16,7 @@ from distlab.course.checks import (
     Close,
     Cost,
     Fault,
+    Form,
     Holds,
     Inputs,
     Observed,
@@ -220,7 +221,7 @@ def _facts_by_case(given: Inputs, outputs: Plain) -> Plain:
         pair = answer.tolist() if isinstance(answer, np.ndarray) else answer
         if not isinstance(pair, list) or len(pair) < 2:
             alone = pair[0] if isinstance(pair, list) and pair else pair
-            pair = [alone, None if alone is None else "nothing: two texts were asked for"]
+            pair = [alone, None if alone is None else "nothing: two strings were asked for"]
         answers |= {f"{case}_waits": pair[0], f"{case}_cause": pair[1]}
     return answers
 
@@ -252,7 +253,14 @@ DIAGNOSE = Check(
     call=_diagnoses,
     read=_facts_by_case,
     reference=_right_diagnoses,
-    criteria=tuple(fact for case in _CASES for fact in _facts(case)),
+    criteria=(
+        Form(
+            "it returns two strings for each case",
+            lambda given, out: any(answer is not None for answer in out.values()),
+            key="A_waits",
+        ),
+        *(fact for case in _CASES for fact in _facts(case)),
+    ),
     hint="For each worker write down its collectives in order. The first of one worker "
     "meets the first of the other, the second meets the second.",
     revisit="A line under the wrong if",

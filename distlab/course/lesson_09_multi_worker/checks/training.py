@@ -97,10 +97,10 @@ def _are_json(given: Inputs, out: Plain) -> bool:
 def _no_json(given: Inputs, out: Plain) -> str:
     wrong = [t for t, config in zip(out["texts"], out["configs"], strict=True) if config is None]
     if wrong:
-        kind = "text that is no JSON" if isinstance(wrong[0], str) else "no text"
-        return f"JSON texts were asked for; in yours is {kind}: {wrong[0]}"[:160]
+        kind = "a string that is no JSON" if isinstance(wrong[0], str) else "no string"
+        return f"strings of JSON were asked for; in yours is {kind}: {wrong[0]}"[:160]
     workers = len(given["addresses"])
-    return f"{workers} texts were asked for, one for each worker; yours are {len(out['texts'])}"
+    return f"{workers} strings were asked for, one for each worker; yours are {len(out['texts'])}"
 
 
 def _has_other_tasks(given: Inputs, out: Plain) -> bool:
@@ -118,8 +118,10 @@ TF_CONFIGS = Check(
     read=_config_read,
     reference=_config_reference,
     criteria=(
-        Form("a list of texts", lambda given, out: isinstance(out["texts"], list), key="returned"),
-        Holds("a JSON text for each worker", _are_json, _no_json),
+        Form(
+            "a list of strings", lambda given, out: isinstance(out["texts"], list), key="returned"
+        ),
+        Holds("a string of JSON for each worker", _are_json, _no_json),
         Then(
             Equal("clusters", "every task names the whole cluster, in the same order"),
             Equal("tasks", "each task has its own type and index"),
@@ -129,6 +131,11 @@ TF_CONFIGS = Check(
     "to json.dumps. Only the index differs.",
     revisit="Who is who: TF_CONFIG",
     mistakes=(
+        Observed("dictionaries", lambda given, out: isinstance(out["texts"][0], dict)).feedback(
+            "Your list holds dictionaries. TF_CONFIG is an environment variable, and those hold "
+            "strings only, which TensorFlow reads as JSON. Which function of the module `json` "
+            "writes a dictionary as a string?"
+        ),
         Observed("not_json", lambda given, out: "'" in "".join(out["texts"])).feedback(
             "Your strings are how Python writes a dictionary, with single quotes. TensorFlow "
             "reads TF_CONFIG as JSON, so it would stop at the first quote. Which function "
@@ -189,10 +196,13 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
     import tensorflow as tf
 
     trained_on = tf.Variable(0)  # on this worker alone
+    step, examples = tf.Variable(0), tf.Variable(0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def count(x: Any) -> Any:
         def backward(gradient: Any) -> Any:
+            step.assign_add(1)
+            examples.assign(tf.shape(gradient)[0])
             trained_on.assign_add(tf.shape(gradient)[0])
             return gradient
 
@@ -210,7 +220,14 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
         model.compile(keras.optimizers.SGD(_RATE), loss)
         return model
 
-    result = train(strategy, build, inputs["x"], inputs["y"], _PER_WORKER, _EPOCHS)
+    try:
+        result = train(strategy, build, inputs["x"], inputs["y"], _PER_WORKER, _EPOCHS)
+    except Exception as error:
+        if step.numpy() > 0:  # an error in the first trace is the same on both workers
+            task = f"worker:{strategy.cluster_resolver.task_id}"
+            had = f"which had {examples.numpy()} examples here"
+            error.add_note(f"on {task}, after step {step.numpy()}, {had}")
+        raise
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise TypeError(f"two things were asked for, model and losses; yours is {result!r}"[:200])
     model, losses = result
@@ -241,6 +258,12 @@ def _is_trained(given: Inputs, out: Plain) -> bool:
 
 def _are_alike(out: Plain, atol: float) -> bool:
     return all(same_plain(out[key], out[f"other {key}"], atol=atol) for key in _WEIGHTS)
+
+
+def _logs_own_losses(given: Inputs, out: Plain) -> bool:
+    right, logs = _train_reference(given), [out[f"losses of worker:{n}"] for n in range(WORKERS)]
+    is_right = all(same_plain(out[key], right[key], atol=1e-4) for key in _WEIGHTS)
+    return is_right and len(logs[0]) == len(logs[1]) and not same_plain(*logs, atol=1e-4)
 
 
 def _one_device(worker_sizes: Any) -> Any:
@@ -355,18 +378,32 @@ TRAIN = Check(
         ),
         Raises(
             "outside_scope",
-            r"^(AssertionError\W*)+$|Mixing different tf.distribute.Strategy objects",
+            r"^(AssertionError\W*)+(on worker:.*)?$"
+            r"|Mixing different tf.distribute.Strategy objects",
         ).feedback(
             "You called `build` outside of the strategy's scope. So each worker has variables "
             "of its own, and TensorFlow refuses to update them in a step of the strategy. "
             "Where must variables be made?"
         ),
-        Fault(
-            "per_worker_batch_as_global", sees=_WEIGHTS, per_worker=_PER_WORKER // WORKERS
-        ).feedback(
+        Fault("per_worker_batch_as_global", sees=_WEIGHTS, per_worker=_PER_WORKER // WORKERS)
+        .or_with(per_worker=_PER_WORKER // WORKERS, weigh=_nominal_batch)
+        .or_with(per_worker=_PER_WORKER // WORKERS, weigh=_mean_of_means)
+        .feedback(
             "You distributed batches of `per_worker_batch` examples. Each worker took a part "
             "of them, so a step had only half of the intended examples. How large is a global "
             "batch?"
+        ),
+        Fault("global_batch_on_each", sees=_WEIGHTS, per_worker=_PER_WORKER * WORKERS)
+        .or_with(per_worker=_PER_WORKER * WORKERS, weigh=_nominal_batch)
+        .feedback(
+            "Each worker took a global batch of its own share, so a step had twice the intended "
+            "examples. There are then half as many updates, and they aren't those of one device. "
+            "Which data set do you have to batch, the whole or a worker's share?"
+        ),
+        Observed("own_losses", _logs_own_losses).feedback(
+            "Your weights are right, and the two logs differ: each is of this worker's examples "
+            "only. A decision by such a log, such as early stopping, would differ from worker to "
+            "worker. What must be summed over the workers before you divide?"
         ),
         Fault("nominal_batch", sees=_WEIGHTS, weigh=_nominal_batch).feedback(
             "You divided by the size of a full batch, even in the last, partial one. So its "
