@@ -63,8 +63,11 @@ def test_scope():
     assert_right_answers_pass(SCOPE, with_distribute)
     wrong = {"optimizer_outside": optimizer_outside, "model_outside": model_outside}
     assert_mistakes_are_caught(SCOPE, wrong, earned=1)
+    one_unit = {"units_ignored": lambda strategy, units: with_distribute(strategy, 1)}
+    assert_mistakes_are_caught(SCOPE, one_unit, earned=0)
     said = {
-        "your function returned no model: tuple": lambda strategy, units: (layer(units), 1),
+        "yours returned 'tuple'": lambda strategy, units: (layer(units), 1),
+        "nothing: is there a `return`?": lambda strategy, units: None,
         "the model has none: is it compiled?": lambda strategy, units: layer(units),
         "units of its layer": lambda strategy, units: with_distribute(strategy, 1),
     }
@@ -166,9 +169,18 @@ def by_primary(strategy, variables):
     return [name for name, v in variables.items() if (v.numpy() != v.read_value().numpy()).any()]
 
 
+def by_allclose(strategy, variables):
+    copies = {n: strategy.experimental_local_results(v) for n, v in variables.items()}
+    return [name for name, (first, second, *_) in copies.items() if not np.allclose(first, second)]
+
+
 def test_find_drifted():
     assert_right_answers_pass(DRIFT, by_bytes)
-    wrong = {"checks_primary_only": by_primary, "nan_differs": by_range}
+    wrong = {
+        "checks_primary_only": by_primary,
+        "nan_differs": by_range,
+        "first_two_only": by_allclose,
+    }
     assert_mistakes_are_caught(DRIFT, wrong, earned={"checks_primary_only": 0, "nan_differs": 1.5})
 
 
@@ -197,6 +209,20 @@ def test_a_variable_is_read_from_the_device_on_which_you_ask():
     assert variable.numpy() == 5
     with tf.device(copies[1].device):
         assert variable.numpy() == 6
+
+
+def test_a_total_under_sum_needs_assign_add():
+    strategy = two_replicas()
+    with strategy.scope():
+        added, assigned = (tf.Variable(0.0, aggregation=SUM) for _ in range(2))
+
+    def count_one():
+        added.assign_add(tf.constant(1.0))
+        assigned.assign(assigned + 1.0)
+
+    for _ in range(2):
+        strategy.run(count_one)
+    assert (added.numpy(), assigned.numpy()) == (4, 6)
 
 
 def test_the_last_batch_of_the_digits_is_shared_as_the_lesson_says():

@@ -12,9 +12,11 @@ from distlab.course.checks import (
     Close,
     Equal,
     Fault,
+    Form,
     Gate,
     Holds,
     Inputs,
+    Observed,
     Plain,
     Raises,
     Then,
@@ -36,7 +38,7 @@ def _scope_call(make_model: Callable[..., Any], inputs: Inputs) -> Plain:
     strategy = mirrored(inputs["replicas"])
     model = make_model(strategy, inputs["units"])
     if not isinstance(model, keras.Model):
-        return {"returned": type(model).__name__}
+        return {"returned": None if model is None else type(model).__name__}
     with model.distribute_strategy.scope():  # where `fit` builds what is not built yet
         answer = model(np.zeros((1, 3), np.float32))
     optimizer = getattr(model, "optimizer", None)  # none where it was not compiled
@@ -64,12 +66,6 @@ def _scope_reference(given: Inputs, *, weights: str = "inside", optimizer: str =
     }
 
 
-def _no_model(given: Inputs, out: Plain) -> str:
-    if out["returned"] == "NoneType":
-        return "your function returned None: is there a `return`?"
-    return f"your function returned no model: {out['returned']}"
-
-
 SCOPE = Check(
     name="scope",
     function="make_model",
@@ -81,7 +77,7 @@ SCOPE = Check(
     call=_scope_call,
     reference=_scope_reference,
     criteria=(
-        Gate(Holds("a model comes back", lambda _, out: out["returned"] == "a model", _no_model)),
+        Form("a Keras model", lambda _, out: out["returned"] == "a model", key="returned"),
         Gate(Equal("units", "units of its layer")),
         Equal("weights", "copies of each weight of the model"),
         Gate(
@@ -93,10 +89,18 @@ SCOPE = Check(
         ),
         Equal("optimizer", "copies of each variable of the optimizer"),
     ),
-    hint="compile makes no weights. Which lines do? A variable is made where its owner is: the "
-    "weights with the layers, the step counter and the momentum with the optimizer.",
+    hint="`units` and `return model` stay as they were, and only the place of lines changes. A "
+    "variable is made where its owner is: the weights with the layers, the step counter and the "
+    "momentum with the optimizer. `compile` makes no weights.",
     revisit='"What the scope does" in lesson 01',
     mistakes=(
+        Observed(
+            "units_ignored", lambda given, out: out.get("units", given["units"]) != given["units"]
+        ).feedback(
+            "Your layer has a different number of units than the argument `units` says. So the "
+            "model is not the one that was asked for, and its copies are not looked at yet. Which "
+            "number did you give to `Dense`?"
+        ),
         Fault("compile_only_inside", weights="outside", optimizer="outside").feedback(
             "You put only `compile` into the scope, and `compile` makes no weights here. Every "
             "variable has one copy, so Keras trains on one device and says nothing. Which two "
@@ -440,12 +444,22 @@ DRIFT = Check(
             "replicas?"
         ),
         Fault(
+            "first_two_only", sees="drifted", named=lambda copies: _differs(copies[:2]).any()
+        ).feedback(
+            "You compared only the first two copies. With more replicas, any of the others can "
+            "have drifted, too. How do you compare the first copy with all of them?"
+        ),
+        Fault(
             "whole_copy_only", named=lambda copies: (copies != copies[0]).all(axis=1).any()
         ).feedback(
             "You named only the copy that differs in every element. A copy that differs in one "
             "element has drifted, too. How do you ask whether any element differs?"
         ),
-        Fault("nan_differs", named=lambda copies: (copies != copies[0]).any()).feedback(
+        Fault(
+            "nan_differs",
+            sees=("drifted", "with NaN"),
+            named=lambda copies: (copies != copies[0]).any(),
+        ).feedback(
             "You named a variable whose copies all have NaN at the same place. NaN is not equal "
             "to itself, so `!=` calls even one array different from itself. How do you ask whether "
             "two elements are equal, or both NaN?"

@@ -37,7 +37,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=2)
 # `make_model(strategy, units)`, which returns a compiled Keras model of one layer.
 #
 # - Everything that a training step changes must have a copy on every device.
-# - Move about 2 lines; you need no new ones.
+# - You need no new lines: move about 2 lines of those that are there.
 #
 # <details><summary>Hint</summary>
 #
@@ -88,7 +88,7 @@ dl.check("scope")
 #
 # - `means` is a float32 vector of a replica's own means.
 # - `examples`, a float32 number, is how many examples it had. If it's 0, `means` are NaN.
-# - Every example counts the same. About 4 lines.
+# - Every example counts the same. You need about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -150,8 +150,8 @@ except ValueError as error:
 #
 # - `kept` is a dictionary, empty before the first step. Keep the variable in `kept["total"]`.
 # - `labels` is a vector whose length differs between replicas and steps.
-# - After each step **every copy** holds the examples of all replicas since the first step. About 3
-#   lines.
+# - After each step **every copy** holds the examples of all replicas since the first step. You need
+#   about 3 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -184,8 +184,9 @@ dl.check("count_examples")
 # variables)`, a tool to keep, which returns their names in any order.
 #
 # - `variables` is a dictionary from a name to a mirrored variable, such as a vector or a matrix.
-# - Any difference counts, in any element, on any replica. NaN equals NaN.
-# - It changes no variable. About 5 lines.
+# - A variable has drifted if any element differs on any replica, however little. Where all copies
+#   have NaN, they're equal.
+# - Your function changes no variable. You need about 5 lines.
 #
 # <details><summary>Hint</summary>
 #

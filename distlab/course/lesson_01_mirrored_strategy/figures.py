@@ -106,7 +106,7 @@ def draw_gradients(
     near = "Each circle is on its line." if equal else f"They are up to {apart:.2g} apart."
     return finish(
         figure,
-        title=f"The mean of the replicas is {'' if equal else 'not '}the gradient of one device",
+        title=f"The mean of the replicas' gradients is {'' if equal else 'not '}that of one device",
         alt=f"Bars of the gradient on {len(per_replica)} replicas, by {label}. A line shows their "
         f"mean and a circle the gradient of one device. {near}",
     )
@@ -130,6 +130,6 @@ def draw_losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     equal = all(np.allclose(first, losses, rtol=1e-3) for losses in others)
     return finish(
         figure,
-        title="The losses agree from the first epoch on" if equal else "The losses differ",
+        title="The losses agree, so they don't show which run is wrong" if equal else "",
         alt=f"The loss by epoch. {ends}.",
     )

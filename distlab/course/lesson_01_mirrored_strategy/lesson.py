@@ -2,9 +2,10 @@
 # # MirroredStrategy: one model, a copy on every device
 #
 # The front page of this course shows five training runs, A to E, and asks which of them is right.
-# Run E looks faultless, because its loss falls and it names as many test digits right as the right
-# run does. And yet its weights are wrong: the last batch of each epoch was a partial one, and the
-# examples in the smallest share counted too much. Neither an error nor the loss said so.
+# Run E looks faultless, because its loss falls and its test accuracy is that of the right run. And
+# yet its weights are wrong, and neither an error nor the loss said so. This lesson shows you what
+# went wrong in it, and in [lesson 03](03_custom_training_loop.ipynb) you'll make the mistake
+# yourself.
 #
 # `MirroredStrategy` invites such mistakes, since it puts a copy of your model on every device and
 # then never checks that the copies agree, or that what they agree on is right. So what keeps them
@@ -139,20 +140,13 @@ dl.show("largest difference", tf.reduce_max(tf.abs(mean - one_device)), below=1e
 # We computed that mean outside the step, but the replicas need it *inside*, before they update
 # their weights. So each replica gives its gradient, and each gets the result back. That's an
 # [all-reduce](../docs/glossary.md#all-reduce): *reduce*, because many values become one, and *all*,
-# because every replica receives it. NumPy needs two lines for it, here with four replicas:
-
+# because every replica receives it. In NumPy it's a sum and four copies of it:
 
 # %%
 from distlab.course.lesson_01_mirrored_strategy.figures import draw_all_reduce
 
-
-def all_reduce(values):
-    total = np.sum(values, axis=0)  # reduce: one row from all rows
-    return [total] * len(values)  # all: the same row for each replica
-
-
-given = np.array([[1, 0, 2], [0, 3, 1], [4, 1, 0], [2, 2, 2]], np.float32)
-draw_all_reduce(given, all_reduce(given))
+given = np.array([[1, 0, 2], [0, 3, 1], [4, 1, 0], [2, 2, 2]], np.float32)  # a row a replica
+draw_all_reduce(given, [np.sum(given, axis=0)] * 4)
 
 # %% [markdown]
 # In TensorFlow, each replica calls `all_reduce` of its [replica
@@ -172,9 +166,9 @@ dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_devic
 
 # %% [markdown]
 # **Every replica must take part in every all-reduce**, because none of them gets past it before all
-# have arrived. So keep it out of any `if` that can differ between replicas, and in a `tf.function`
-# out of every `if` on a tensor. If you don't, one process gives you an error, but several workers
-# can hang (lesson 09).
+# have arrived. So keep it out of any `if` whose condition can differ between replicas. In a
+# `tf.function`, keep it out of every `if` on a tensor, even if all replicas agree on its value. If
+# you don't, one process gives you an error, but several workers can hang (lesson 09).
 #
 # > **Takeaway.** An all-reduce gives every replica the same result, and needs every replica.
 #
@@ -222,12 +216,12 @@ dl.show("weight of each digit", each_weighs, digits=2)
 weight_guess.reveal(
     f"1/{1 / each_weighs[2]:.0f}",
     {
-        "1/4": "That's what it would weigh if it shared its replica with another digit, as the "
-        "first two do.",
-        "1/3": "It would weigh that if every example counted the same. But each replica's mean "
-        "weighs 1/2, however many digits are in it.",
-        "2/3": "It would weigh that if the smaller share counted more. Both shares count the same, "
-        "so the digit that's alone gives half of the result.",
+        "1/4": "The first two digits weigh 1/4 each, because they share a replica. This one shares "
+        "its replica with no other digit.",
+        "1/3": "That's the weight it should have. But each replica's mean weighs 1/2, however many "
+        "digits are in it.",
+        "2/3": "For that, the smaller share would have to count twice as much as the larger one. "
+        "Both count the same, so the digit that's alone gives half of the result.",
         "1/2": "The mean of two means gives each of them one half, and one of the two means is "
         "this digit alone.",
     },
@@ -317,8 +311,8 @@ memory_guess.reveal(
     {
         "the mean of both losses": "You'd want that, but TensorFlow combines what replicas assign "
         "only if you tell it how, when you make the variable.",
-        "the loss of replica 1": "That would be so if both wrote to one variable, replica 1 after "
-        "replica 0. Each replica wrote to its own copy.",
+        "the loss of replica 1": "You're thinking of one variable, to which replica 1 writes after "
+        "replica 0. Here each replica wrote to its own copy.",
         "an error": "TensorFlow's documentation of the default promises one. In fact each replica "
         "writes to its own copy.",
         "the loss of replica 0": "Each copy holds its own loss, and you read the first copy.",
@@ -344,7 +338,7 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # | `aggregation` | what every copy gets | use it for |
 # |---|---|---|
 # | `NONE` (the default) | its own replica's value | what is already equal on all replicas |
-# | `SUM` | the sum | counts, totals |
+# | `SUM` | the sum | counts and totals, with `assign_add` |
 # | `MEAN` | the mean | means over *equal* shares |
 # | `ONLY_FIRST_REPLICA` | replica 0's value | a step counter |
 #
@@ -354,7 +348,9 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # <details><summary>Fine print</summary>
 #
 # You read the copy of the device on which you ask: inside `run`, each replica reads its own, and
-# outside, you can choose a device with `tf.device`.
+# outside, you can choose a device with `tf.device`. If you keep a total under `SUM` with
+# `assign(total + count)`, every replica's old total is summed as well, while `assign_add(count)`
+# sums only what's new.
 # </details>
 
 # %% [markdown]
@@ -397,11 +393,11 @@ for variable in norm.weights:
 layer_guess.reveal(
     " and ".join(v.name for v in norm.weights if np.ptp(copies(v.value), axis=0).any()),
     {
-        "none": "That would be so if the layer combined its statistics. Each replica normalizes "
-        "its own digits, and writes their statistics into its own copy.",
+        "none": "Only if the layer combined its statistics over the replicas. By default, each "
+        "replica normalizes its own digits, and writes their statistics into its own copy.",
         "gamma and beta": "These two are trained, so their gradients go through the all-reduce.",
-        "all four": "That would be so without an all-reduce. gamma and beta are trained, so it "
-        "keeps their copies equal.",
+        "all four": "gamma and beta are trained, so the all-reduce of their gradients keeps their "
+        "copies equal. Without it, all four would drift apart.",
         "moving_mean and moving_variance": "Each replica writes its own digits' statistics. "
         "Keras 3 makes these two variables without an aggregation, so each replica writes to its "
         "own copy.",
@@ -428,7 +424,8 @@ dl.show("the same, synchronized", largest_difference(synchronized, on_one), belo
 
 # %% [markdown] tags=["after-reveal"]
 # > **Takeaway.** Under Keras's own `fit`, give every `BatchNormalization` `synchronized=True`.
-# > Under `dl.distribute`, which comes next, you needn't.
+# > Under `dl.distribute`, which comes next, you needn't, because it normalizes by the whole global
+# > batch anyway.
 #
 # <details><summary>Fine print</summary>
 #
@@ -470,17 +467,14 @@ dl.show("largest difference of any weight", largest_difference(two, one), below=
 # ### Built in the scope, trained by Keras's fit
 #
 # Do you need `dl.distribute` for that? Keras's own `fit` also trains a model from the scope on both
-# replicas. There's no `BatchNormalization` in ours, so what could go wrong? We train it on all
-# batches, and then only on the 44 full ones.
+# replicas, and there's no `BatchNormalization` in ours. We give it the same data: 1437 digits, in
+# batches of 32.
 
 # %% tags=["predict"]
 fit_guess = dl.predict(
-    "Built in the scope and trained by Keras's own `fit`: how does it compare with one device?",
-    [
-        "equal, except for rounding",
-        "equal on full batches only",
-        "different on full batches, too",
-    ],
+    "Built in the scope and trained by Keras's own `fit`: which of the 45 steps of an epoch aren't "
+    "those of a single device?",
+    ["none of them", "only the last one", "all of them"],
 )
 
 # %%
@@ -494,26 +488,25 @@ dl.show("the 44 full ones, less than a millionth", full_batches < 1e-6)
 
 # %% tags=["reveal"]
 fit_guess.reveal(
-    "equal, except for rounding"
+    "none of them"
     if all_batches < 1e-6
-    else "equal on full batches only"
+    else "only the last one"
     if full_batches < 1e-6
-    else "different on full batches, too",
+    else "all of them",
     {
-        "equal, except for rounding": "That would be so if all batches were full. In each epoch "
-        "one of the 45 is partial, and its 29 digits are shared as 16 and 13.",
-        "different on full batches, too": "That would be so if `fit` summed where it should take "
-        "the mean. With 16 digits on each replica, the mean of the two means is the mean of all "
-        "32.",
-        "equal on full batches only": "The last batch has 1437 - 44 * 32 = 29 digits. One replica "
-        "gets 16 and the other 13, and `fit` takes the mean of the two means.",
+        "none of them": "With 1440 digits, yes. But here the last of the 45 batches is partial, "
+        "and its 29 digits are shared as 16 and 13.",
+        "all of them": "With 16 digits on each replica, the mean of the two means is the mean of "
+        "all 32, so the 44 full batches give a single device's steps.",
+        "only the last one": "The last batch has 1437 - 44 * 32 = 29 digits. One replica gets 16 "
+        "and the other 13, and `fit` takes the mean of the two means.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# This is the mistake of run E, made on your own machine. Once in each epoch, the mean of two means
-# gives each of the 13 digits more weight than each of the 16, and after three such steps a weight
-# is off by 0.004. Now look for that in the losses:
+# This is the mistake of run E. Once an epoch, the mean of two means gives each of the 13 digits
+# more weight than each of the 16, and after three such steps a weight is off by 0.004. Would the
+# losses have told you?
 
 # %% tags=["after-reveal"]
 from distlab.course.lesson_01_mirrored_strategy.figures import draw_losses
@@ -522,7 +515,7 @@ losses = {"single device": losses_of_one, "dl.distribute": losses_of_two}
 draw_losses({**losses, "Keras's fit": losses_by_keras})
 
 # %% [markdown] tags=["after-reveal"]
-# You can't tell the wrong run from the right one here, so compare weights rather than losses. If
+# You can't tell the wrong run from the right ones here, so compare weights rather than losses. If
 # you stay with Keras's own `fit`, choose a batch size that's a multiple of the number of replicas,
 # and leave out the partial batch with `batch(..., drop_remainder=True)`.
 #
