@@ -43,6 +43,7 @@ def pipeline_of(stages):
 
     def make_pipeline(numbers, read, augment, batch, seed):
         apply = {
+            "slow_read": lambda data: data.map(read),
             "read": lambda data: data.map(read, num_parallel_calls=AUTO),
             "augment": lambda data: data.map(augment),
             "cache": lambda data: data.cache(),
@@ -68,10 +69,17 @@ def test_repair_pipeline():
         "prefetch_first": pipeline_of("prefetch read cache shuffle augment batch"),
     }
     assert_mistakes_are_caught(ORDER, wrong, earned=3)
+    wrong = {
+        "one_call_at_a_time": pipeline_of("slow_read cache shuffle augment batch prefetch"),
+        "nothing_kept_ready": pipeline_of("read cache shuffle augment batch"),
+    }
+    assert_mistakes_are_caught(ORDER, wrong, earned=3)
     # It freezes the augmentation, too.
     at_the_end = pipeline_of("read augment shuffle batch cache prefetch")
     assert assert_mistake_is_caught(ORDER, at_the_end, "cache_after_shuffle").earned == 0
     assert_feedback_says(ORDER, {"a tf.data.Dataset of batches": lambda *_: [1, 2]})
+    said = {" versions, and ": pipeline_of("read augment cache shuffle batch prefetch")}
+    assert_feedback_says(ORDER, said, earned=3)
 
 
 # --- shard_files
@@ -95,6 +103,7 @@ def reading(stages):
             "load": lambda data: data.flat_map(load),
             "shard": lambda data: data.shard(*by_context(context)),
             "decode": lambda data: data.map(decode),
+            "cache": lambda data: data.cache(),
             "shuffle": lambda data: data.shuffle(1000, seed=seed),
             "unseeded": lambda data: data.shuffle(1000),
         }
@@ -106,8 +115,14 @@ def reading(stages):
     return my_examples
 
 
+def decoded_once(context, files, load, decode, seed):
+    """The examples in a cache, before anything random: each is decoded once in all epochs."""
+    first = "shard load" if len(files) >= context.num_input_pipelines else "load shard"
+    return reading(f"{first} decode cache shuffle")(context, files, load, decode, seed)
+
+
 def test_shard_files():
-    assert_right_answers_pass(SHARD, by_slices)
+    assert_right_answers_pass(SHARD, by_slices, decoded_once)
     wrong = {
         "both_read_all": reading("load shuffle decode"),
         "unseeded_shuffle_then_shard": reading("load unseeded shard decode"),
@@ -116,6 +131,8 @@ def test_shard_files():
         "opens_every_file": reading("load shard shuffle decode"),
     }
     assert_mistakes_are_caught(SHARD, wrong)
+    cached = reading("load decode cache shard shuffle")
+    assert_mistake_is_caught(SHARD, cached, "decodes_everything")
 
 
 # --- predict_step
@@ -142,6 +159,8 @@ def test_predict_step():
     }
     earned = {"data_shares_work": 0, "part_of_a_round": 2}
     assert_mistakes_are_caught(PREDICT, wrong, earned=earned)
+    assert_feedback_says(PREDICT, {"nothing: is there a `return`?": lambda *_: None})
+    assert_feedback_says(PREDICT, {", policy, ": lambda *_: 0.0})
 
 
 # --- rest_of_epoch

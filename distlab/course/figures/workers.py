@@ -57,14 +57,17 @@ def draw_readers(
         x=(-0.1, len(read) * width - 0.6),
         y=(rows * _ROW + 1.3, -0.8),
     )
-    says, faults = [], []
+    says, faults, times, unread = [], [], set[int](), False
     for panel, (title, batches) in enumerate(read.items()):
         readers = _readers(batches)
         left = panel * width
         axes.text(left, -0.25, f"{title}: {len(readers)} of {len(images)} trained", fontsize=10)
         says.append(_in_words(title, readers, len(images), workers=len(batches)))
-        if [len(readers.get(number, ())) for number in range(len(images))] != [1] * len(images):
+        read_times = {len(readers.get(number, ())) for number in range(len(images))}
+        unread |= 0 in read_times
+        if read_times != {1}:
             faults.append(title)
+            times |= read_times
         for number, image in enumerate(images):
             row, column = divmod(number, columns)
             who = readers.get(number, [])
@@ -76,9 +79,13 @@ def draw_readers(
                 frames=[worker(index).colour for index, _ in who] or [PALE],
                 faded=not who,
             )
-    _draw_legend(axes, workers=max(len(batches) for batches in read.values()))
-    under = f"Under {' and '.join(faults)}, not every" if faults else "Every"
-    return finish(figure, title=f"{under} example is trained exactly once", alt=" ".join(says))
+    _draw_legend(axes, workers=max(len(batches) for batches in read.values()), unread=unread)
+    title = "Every example is trained exactly once"
+    if faults:
+        every = "every example is trained twice"
+        some = "not every example is trained exactly once"
+        title = f"Under {' and '.join(faults)}, {every if times == {2} else some}"
+    return finish(figure, title=title, alt=" ".join(says))
 
 
 def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[float]]) -> Figure:
@@ -178,11 +185,12 @@ def _in_words(
     )
 
 
-def _draw_legend(axes: Axes, *, workers: int) -> None:
+def _draw_legend(axes: Axes, *, workers: int, unread: bool) -> None:
     from matplotlib.patches import Patch
 
     colours = [(f"worker:{n}", worker(n).colour) for n in range(workers)]
-    colours.append(("no worker", PALE))
+    if unread:
+        colours.append(("no worker", PALE))
     add_legend(
         axes,
         handles=[Patch(fill=False, edgecolor=c, linewidth=2, label=name) for name, c in colours],

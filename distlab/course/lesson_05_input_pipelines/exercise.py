@@ -21,6 +21,7 @@
 
 # %%
 import math
+from itertools import islice
 
 import keras
 import tensorflow as tf
@@ -42,7 +43,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # - `read` is slow and always returns the same: call it once for each number, several at a time.
 # - `augment` is cheap and random: every epoch needs new versions, a new order and new batches.
 #   `seed` decides the orders.
-# - Keep finished batches ready. About 6 lines.
+# - Finished batches must be kept ready. You need about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -72,14 +73,15 @@ def make_pipeline(numbers, read, augment, batch, seed):
 
 
 # %% [markdown]
-# Two epochs of six numbers. Before you run the cell: what should its three lines say?
+# Here are two epochs of six numbers, in batches of two. Before you run the cell: what should its
+# three lines say?
 
 # %%
 calls = CountedCalls()
 read, augment = calls.counted("read"), calls.counted("augment")
 pipeline = make_pipeline(range(6), read, augment, 2, 1)
 for epoch in (1, 2):
-    dl.show(f"epoch {epoch}", [batch.numpy().tolist() for batch in pipeline])
+    dl.show(f"epoch {epoch}", [batch.numpy().tolist() for batch in islice(pipeline, 9)])
 dl.show("calls", {name: calls[name] for name in ("read", "augment")})
 
 # %%
@@ -87,13 +89,13 @@ dl.check("repair_pipeline")
 
 # %% [markdown]
 # **Try next:** move `cache()` to the end of your answer, and run the two cells above. Then move it
-# behind `shuffle`. Which of the numbers tells you that something is wrong, and which looks even
+# after `shuffle`. Which of the numbers tells you that something is wrong, and which looks even
 # better?
 #
 # <details><summary>Answer</summary>
 #
 # At the end, both epochs show the same batches, and `augment` is called 6 times instead of 12,
-# which looks like a gain. Behind `shuffle`, the epochs have the same order, and both counts look
+# which looks like a gain. After `shuffle`, the epochs have the same order, and both counts look
 # right if you augment after `shuffle`. If you augment before it, `augment` is called only 6 times
 # here as well.
 # </details>
@@ -101,12 +103,13 @@ dl.check("repair_pipeline")
 # %% [markdown]
 # ## Task 2: files for workers
 #
-# Which examples does this worker read? Write `my_examples`: its decoded examples, one at a time,
-# shuffled by `seed` into a new order in each epoch.
+# Which examples does this worker read? Write `my_examples`: a data set of its decoded examples, not
+# batched, in a new order in each epoch, which `seed` decides. Together, all workers read each line
+# once an epoch.
 #
-# - `data.flat_map(load)` gives the lines of the files in `data`, at most 1,000.
-# - With at least one file for each worker, open none twice. With fewer, deal out lines.
-# - `decode(line)` is slow: call it once for each line. About 8 lines.
+# - `data.flat_map(load)` turns names of files into their lines, at most 1,000.
+# - Deal out files, or lines if there are fewer files than workers.
+# - Decoding is slow: no line is decoded by two workers. You need about 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -156,7 +159,7 @@ dl.check("shard_files")
 #
 # - A worker reads a step's examples in rounds of up to `at_once` calls, each of `read_ms`.
 # - `compute_ms` is the computation, all-reduce included. `policy` is `"FILE"` or `"DATA"`.
-# - `reads_ahead`: are batches read during the previous step? About 4 lines.
+# - `reads_ahead` says whether batches are read during the previous step. You need about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -211,8 +214,8 @@ except NotImplementedError:
 #
 # - `numbers` is this epoch's order, and `steps_done` global batches are trained. All sizes divide
 #   evenly.
-# - Each worker has two replicas, which take its batches in turn.
-# - Call `decode` once for each number that's left. About 5 lines.
+# - Each worker has two replicas, and in each step both take a batch of their own from it.
+# - Call `decode` once for each number that's left. You need about 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -253,8 +256,8 @@ dl.check("rest_of_epoch")
 # `own_data`, and print `split`. If they wait, which stage would you repair first, and what do you
 # expect of the next measurement? Write it down before you run.
 #
-# `split_step` trains the model, so use a copy. A `cache()` of more than 200 batches needs a larger
-# `most_steps`.
+# `split_step` trains the model, so use a copy. It looks at the first 200 batches only, and a
+# `cache()` of more never gets full: raise the limit then, as in `split_step(..., most_steps=1000)`.
 
 # %%
 (own_data,) = dl.load_dataset("digits", splits=["train[:128]"], batch_size=32)

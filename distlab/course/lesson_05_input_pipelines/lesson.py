@@ -8,15 +8,14 @@
 # pipeline.
 #
 # Your log won't tell you, since a slow step looks like any other step. The usual advice is to add
-# `.prefetch(tf.data.AUTOTUNE)` and hope. But a pipeline owes its replicas two things, each batch in
-# time and to each replica its own share of it, and one line guarantees neither. After this lesson
-# you can
+# `.prefetch(tf.data.AUTOTUNE)` and hope. But a pipeline owes its replicas two things: each batch
+# must be there in time, and each replica must get its own share of it. `prefetch` makes sure of
+# neither. After this lesson you can
 #
 # - find out with three measurements whether your replicas wait,
 # - put `map`, `cache`, `shuffle`, `batch` and `prefetch` in the right order,
 # - notice when the model sees the same "random" images in every epoch,
-# - say which examples each replica and each worker gets, and let no worker decode the examples of
-#   another.
+# - say which examples each replica and each worker gets, and who decodes them.
 #
 # **Time:** {minutes}. **Needs:** [lesson 03](03_custom_training_loop.ipynb), and `tf.data` as far
 # as `map` and `batch`, but no GPU and no download.
@@ -71,10 +70,11 @@ split = split_step(step, strategy.experimental_distribute_dataset(as_found), pas
 dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 
 # %% [markdown]
-# `split.waits` is the part of the real step that the computation doesn't explain, and
+# `split.waits` is 1 - computation / real step, the part of a step that's waiting, and
 # `print(split)` in a new cell shows your own milliseconds. Since they depend on your machine, the
 # figure shows times that we recorded once, with a slower disk and a larger model. Read its three
-# marks before you answer the question below.
+# marks before you answer the question below. A few milliseconds more or less are chance, so don't
+# wonder that the real step is a little shorter than its input.
 
 # %%
 recorded = figures.recorded_splits()
@@ -97,11 +97,11 @@ prefetch_guess.reveal(
     {
         "about as long as now": "The input alone already takes as long as the step, and on average "
         "no step can use its batches faster than they're made.",
-        "as long as the computation alone": "It would if the input were the shorter part, because "
-        "then it could be hidden. `prefetch` only reads earlier, and each batch takes as long as "
-        "before.",
-        "half as long as now": "It would if both parts took equally long, because then the overlap "
-        "would hide a half. Here nearly all of the step is input.",
+        "as long as the computation alone": "For that, the input would have to be the shorter "
+        "part, which can be hidden. `prefetch` only reads earlier, and each batch takes as long "
+        "as before.",
+        "half as long as now": "With two equal parts, yes, because the overlap then hides one of "
+        "them. Here nearly all of the step is input.",
     },
 )
 
@@ -133,8 +133,8 @@ prefetch_guess.reveal(
 # one, and 16 letters posted on the same day: the mail is no faster, but you wait only once.
 #
 # The calls need threads to run on, though, and by default a pipeline has only as many threads as
-# your machine has processors. You can see the limit if eight parallel calls wait for each other,
-# because they can meet only if all eight run at the same moment:
+# your machine has processors. Here are eight calls, each of which waits until all eight have
+# started. If there are too few threads, they give up after two seconds:
 
 # %%
 dl.show("calls that met, 2 threads", runs.calls_that_meet(8, threads=2))
@@ -158,7 +158,7 @@ dl.show("calls that met, 8 threads", runs.calls_that_meet(8, threads=8))
 # <details><summary>Fine print</summary>
 #
 # With `num_parallel_calls=tf.data.AUTOTUNE` TensorFlow chooses the number while the pipeline runs.
-# A cache is complete only after a full pass, so an epoch that you stop early leaves nothing behind.
+# A cache is complete only after a full pass, so an epoch that you stop early leaves no cache.
 # `cache("file")` keeps the elements on a disk instead of in memory.
 # </details>
 
@@ -167,9 +167,12 @@ dl.show("calls that met, 8 threads", runs.calls_that_meet(8, threads=8))
 #
 # In the right place a cache makes every epoch faster, and in the wrong place it makes every epoch
 # the same. To see how, we let the pipeline [augment](../docs/glossary.md#augmentation): `shift`
-# moves an image by up to 2 pixels, so that the model sees a new version in each epoch. It draws
-# from a *key*, a random number that `with_key` puts beside each example, and
-# `rerandomize_each_iteration` makes new keys in every epoch.
+# moves an image sideways by up to 2 pixels, so that the model sees a new version in each epoch.
+#
+# We want draws that we can repeat, so `shift` draws by a *stateless* operation. It remembers
+# nothing: you give it a *key*, and for the same key it draws the same number. A new version
+# therefore needs a new key, and `with_key` puts one beside each example, a random number. With
+# `rerandomize_each_iteration` it makes new keys in every epoch.
 
 
 # %%
@@ -216,10 +219,10 @@ middle_guess.reveal(
     {
         "the order only": "`shuffle` comes after the cache. So does `shift`, but it draws from "
         "keys, and they were made before the cache, which kept them.",
-        "the order and the shifts": "It would if the keys were new. `shift` is called in each "
-        "epoch, but with the same key for the same digit, because the cache kept the keys.",
-        "the shifts only": "That would need a cache after `shuffle` and before the keys. Here it's "
-        "the other way round: the keys come before the cache, and `shuffle` after it.",
+        "the order and the shifts": "`shift` is called in each epoch, but with the same key for "
+        "the same digit, because the cache kept the keys. New shifts need new keys.",
+        "the shifts only": "You're thinking of a cache after `shuffle` and before the keys. Here "
+        "the keys come before the cache, and `shuffle` after it.",
         "neither": "That's what `cache_last` does. Here `shuffle` comes after the cache, and draws "
         "a new order in each epoch.",
     },
@@ -242,19 +245,19 @@ dl.show("cache last: orders", runs.orders(runs.epochs_of(cache_last)))
 # better than before, since eight images that never change are easy to memorize. You'd notice it in
 # the validation accuracy, and blame the model.
 #
-# > **Takeaway.** Cache what's expensive and always the same, and put everything random behind the
+# > **Takeaway.** Cache what's expensive and always the same, and put everything random after the
 # > cache: the order, the augmentation, and the keys that it draws from.
 #
 # <details><summary>Fine print</summary>
 #
-# `shuffle` belongs before `batch`, because behind it whole batches are shuffled, and the same
+# `shuffle` belongs before `batch`, because after it whole batches are shuffled, and the same
 # examples always come together. `shuffle(n)` holds n elements and draws from these, so an element
 # can come at most n - 1 places earlier than before, and data sorted by class stay nearly sorted if
 # n is small. Take n as large as the data set, or shuffle the list of files as well.
 # </details>
 
 # %% [markdown]
-# ## Extra: A seed can freeze the draws as well
+# ## Extra: What a seed does to the draws
 #
 # Most augmentations ask for no key and draw for themselves, for example with `tf.random.uniform`.
 # There is no cache this time, but you want runs that you can repeat, so your program begins with
@@ -289,9 +292,8 @@ seed_guess.reveal(
     {
         "one": "Each pass over the data starts the operations in its `map` again, from the same "
         "seed, so the first draw of every epoch is the same number.",
-        "three, and in each run the same three": "That would be so in a plain program, in which a "
-        "seed starts one long stream of numbers. In a data set the stream starts again with each "
-        "pass.",
+        "three, and in each run the same three": "In a plain program, yes: there a seed starts "
+        "one long stream of numbers. In a data set the stream starts again with each pass.",
         "three, and in each run new ones": "That's what you get without a seed, because then "
         "TensorFlow chooses a new one for each pass.",
     },
@@ -312,7 +314,7 @@ dl.show("versions with keys, in three epochs", versions(keyed))
 #
 # <details><summary>Fine print</summary>
 #
-# Behind a `shuffle`, an image gets the draw of its new place. A seed of the operation's own freezes
+# After a `shuffle`, an image gets the draw of its new place. A seed of the operation's own freezes
 # it, too. If you iterate once over `data.repeat(3)`, all three epochs are one pass, and the draws
 # continue. A stateless operation also doesn't care in which order parallel calls are made.
 # </details>
@@ -334,60 +336,55 @@ def last_shares(data):
 dl.show("the last 12 from memory", last_shares(tf.data.Dataset.range(44)))
 
 # %% [markdown]
-# Each replica gets three, as you'd expect. Now the digits come from a file, and nothing else
-# changes.
+# Each replica gets three, as you'd expect. If a reader of files such as `TFRecordDataset` makes the
+# data set, the second rule of lesson 00 holds: a full batch of 32 has pieces of 8, the last batch
+# keeps that size, and its 12 digits are shared as 8, 4, 0 and 0.
+#
+# Now each of 44 digits is in a file of its own. The data set begins with a list of the names, and a
+# `map` opens the files, as in `keras.utils.image_dataset_from_directory`.
 
 # %% tags=["predict"]
 files_guess = dl.predict(
-    "The digits are read from a file. How are the last 12 shared?",
+    "Each digit is in a file of its own, and a `map` opens the files. How are the last 12 shared?",
     ["3, 3, 3, 3", "12, 0, 0, 0", "8, 4, 0, 0"],
 )
 
 # %%
-(in_file,) = dl.load_dataset("digits", splits=["train[:44]"])
-from_file = last_shares(in_file.map(lambda image, label: label))
-dl.show("the last 12 from a file", from_file)
+names = runs.write_numbers(files=44, lines=1)
+opened_in_map = last_shares(tf.data.Dataset.from_tensor_slices(names).map(tf.io.read_file))
+dl.show("the last 12 from files that a map opens", opened_in_map)
 
 # %% tags=["reveal"]
 files_guess.reveal(
-    ", ".join(map(str, from_file)),
+    ", ".join(map(str, opened_in_map)),
     {
-        "8, 4, 0, 0": "A full batch of 32 has pieces of 8, and data from files keep that size in "
-        "the last batch as well, so two replicas get nothing.",
-        "3, 3, 3, 3": "That would be so if TensorFlow looked at each batch as it comes, as it does "
-        "with data in memory. With files it fixes the size of a piece beforehand.",
-        "12, 0, 0, 0": "That would be so if a file were dealt out as a whole. Workers get whole "
-        "files, but the replicas of one worker share each of its batches.",
+        "3, 3, 3, 3": "This data set begins with names in memory. TensorFlow can't see what a "
+        "`map` opens, so it finds no reader of files, and cuts each batch as it comes.",
+        "8, 4, 0, 0": "You're thinking of a reader such as `TFRecordDataset`. All that TensorFlow "
+        "finds here is a list of names in memory, and a `map` that it can't look into.",
+        "12, 0, 0, 0": "Workers can get whole files, as you'll see in a moment, but the replicas "
+        "of one worker always share each of its batches.",
     },
 )
 
 # %% [markdown] tags=["after-reveal"]
-# TensorFlow has a reason to fix the pieces beforehand. If several workers read files, each reads
-# different ones, as you'll see in a moment, so no worker ever holds a whole global batch that it
-# could divide. Here are all three ways to cut a batch that you'll meet in this course, with a last
-# batch of 10:
+# Why does TensorFlow fix the pieces of a reader's data beforehand? If several workers read files,
+# each reads different ones, so no worker ever holds a whole global batch that it could divide.
 #
-# | your data | the last 10 | how the batch is cut |
-# |---|---|---|
-# | start in memory | 3, 3, 3, 1 | each batch as it comes: examples / replicas, rounded up |
-# | are read from files | 8, 2, 0, 0 | pieces as large as those of a full batch, while they last |
-# | go into `fit` of a model from `dl.distribute`, on CPUs | 3, 3, 2, 2 | as equally as possible |
-#
-# You needn't learn the table, because `dl.plan_batch` of lesson 00 knows it. What counts is the
+# You needn't learn the rules, because `dl.plan_batch` of lesson 00 knows them. What counts is the
 # loss: if each replica divides by the number of examples of the whole batch, as in lesson 03, the
-# gradient is the same with all three, while a mean of the replicas' means is wrong with all three.
+# gradient is the same however the batch is cut, while a mean of the replicas' means is wrong
+# whenever their shares are unequal.
 #
 # > **Takeaway.** Count the examples on each replica. A partial batch can leave some replicas with
 # > little or nothing, so only the number of all examples may divide the loss.
 #
 # <details><summary>Fine print</summary>
 #
-# Keras's own `fit` follows the first two rows, and so does `fit` of `dl.distribute` on GPUs. A
-# pipeline reads from files if it has a reader such as `TFRecordDataset` or `TextLineDataset`, while
-# files that a `map` opens don't count, as in `keras.utils.image_dataset_from_directory`. A `map`
-# behind `batch` can hide the batch size, and then each batch is cut as it comes.
-# `drop_remainder=True` avoids partial batches, but never use it to evaluate, because your accuracy
-# would miss the dropped examples.
+# Keras's own `fit` follows these two rules, and so does `fit` of `dl.distribute` on GPUs, while on
+# CPUs the latter cuts as equally as possible. A `map` after `batch` can hide the batch size, and
+# then each batch is cut as it comes. `drop_remainder=True` avoids partial batches, but never use it
+# to evaluate, because your accuracy would miss the dropped examples.
 # </details>
 
 # %% [markdown]
@@ -404,26 +401,26 @@ files_guess.reveal(
 # data = data.with_options(options)
 # ```
 #
-# Four files hold the indices of 32 digits, eight in each. The global batch is 8, so each of two
-# workers takes 4 examples a step. `sharded` sets the policy, and asks TensorFlow for each worker's
-# pipeline, here in our process.
+# Two files hold the indices of 16 digits, eight in each. The global batch is 8, so each of two
+# workers takes 4 examples a step. `sharded` sets the policy, asks TensorFlow for each worker's
+# pipeline, here in our process, and returns the batches that each worker reads.
 
 # %%
 from distlab.course.figures.workers import draw_readers
 
 calls = runs.CountedCalls()
 decode = calls.counted("decode", runs.to_number)
-files = runs.write_numbers(files=4, lines=8)
+files = runs.write_numbers(files=2, lines=8)
 data = tf.data.TextLineDataset(files).map(decode).batch(8)
 read_by = {policy: runs.sharded(policy, data, workers=2) for policy in ("FILE", "DATA", "OFF")}
-draw_readers(images[:32], read_by, columns=4)
+draw_readers(images[:16], read_by, columns=4)
 
 # %% [markdown]
-# - `FILE` deals out whole files, like cards, so worker 0 opens only files 0 and 2. No batch has the
+# - `FILE` deals out whole files, like cards, and here each worker gets one. No batch has the
 #   examples that it would have on a single device.
 # - `DATA` gives each worker its part of every batch, so the global batches are those of a single
 #   device. If you shuffle, all workers need the same seed, because each cuts its part out of its
-#   own order. Otherwise some examples are trained twice and some never, and no error appears.
+#   own order. Otherwise some examples are trained twice in an epoch, and some never.
 # - `OFF` leaves the data as they are. Both workers read the same digits and compute the same
 #   gradient twice, unless you have sharded the data yourself.
 #
@@ -432,9 +429,9 @@ draw_readers(images[:32], read_by, columns=4)
 
 # %% tags=["predict"]
 calls_guess = dl.predict(
-    "Now eight workers share the 32 examples under DATA. How many calls of `decode` does each "
+    "Now eight workers share the 16 examples under DATA. How many calls of `decode` does each "
     "worker make in an epoch?",
-    ["4, for its share", "16, as with two workers", "32, for all examples"],
+    ["2", "8", "16"],
 )
 
 # %%
@@ -445,16 +442,15 @@ dl.show("calls of decode on 8 workers", decoded)
 dl.show("on each of them", decoded // 8)
 
 # %% tags=["reveal"]
-of_each = {4: "4, for its share", 16: "16, as with two workers", 32: "32, for all examples"}
 calls_guess.reveal(
-    of_each[decoded // 8],
+    str(decoded // 8),
     {
-        "32, for all examples": "TensorFlow drops what isn't this worker's share only behind the "
-        "last stage, when everything has been decoded.",
-        "4, for its share": "That would be so if TensorFlow dropped the other examples before "
-        "`decode`. It runs the whole pipeline first, and then drops 28 of 32.",
-        "16, as with two workers": "Two workers keep 16 examples each, but they decode all 32 as "
-        "well. The number of workers changes only how much of the work is thrown away.",
+        "16": "TensorFlow drops what isn't this worker's share only after the last stage, when "
+        "everything has been decoded.",
+        "2": "Each worker trains on 2 examples, but TensorFlow doesn't drop the other 14 before "
+        "`decode`. It runs the whole pipeline first, and drops them then.",
+        "8": "Those are the lines of one file, and only `FILE` deals out files. Under `DATA` every "
+        "worker reads both files, however many workers there are.",
     },
 )
 
@@ -496,9 +492,9 @@ def own_part(context):
 
 
 calls.reset()
-contexts = [tf.distribute.InputContext(8, worker, 8) for worker in range(8)]
-read_by_all = [int(n) for context in contexts for n in own_part(context).unbatch()]
-dl.show("every example once", sorted(read_by_all) == list(range(32)))
+of_workers = runs.contexts(workers=8)  # as TensorFlow makes them, one replica to each
+read_by_all = [int(n) for context in of_workers for n in own_part(context).unbatch()]
+dl.show("every example once", sorted(read_by_all) == list(range(16)))
 dl.show("calls of decode on 8 workers", calls["decode"])
 
 # %% [markdown]
@@ -520,8 +516,8 @@ dl.show("get_per_replica_batch_size(16)", per_replica)
 dl.show("batches of 16", first_shares(lambda context: 16))
 
 # %% [markdown]
-# With batches of 16 a step takes 64 examples, and no error tells you. A loss that divides by the
-# constant 16 then gives a gradient four times too large.
+# With batches of 16 a step silently takes 64 examples, and a loss that divides by the constant 16
+# gives a gradient four times too large.
 #
 # > **Takeaway.** Shard in front of the expensive stage, and return batches of
 # > `context.get_per_replica_batch_size(global_batch)`.
@@ -542,7 +538,7 @@ dl.show("batches of 16", first_shares(lambda context: 16))
 # |---|---|---|
 # | `shard` | first, if you shard yourself | each worker works only for itself |
 # | `map(read, num_parallel_calls=...)` | after `shard` | many calls wait or compute at once |
-# | `cache` | after what's expensive and always the same | pays once; freezes what's before it |
+# | `cache` | after what's expensive and always the same | the expensive work is done only once |
 # | `shuffle` | after `cache`, before `batch` | a new order and new batches in each epoch |
 # | `map(augment, num_parallel_calls=...)` | after `cache` | a new version in each epoch |
 # | `batch` | after `shuffle` | the global size, or one replica's size in a function |
@@ -562,13 +558,13 @@ after = split_step(step, strategy.experimental_distribute_dataset(repaired), pas
 dl.show("a step is shorter than as found", after.real_ms < split.real_ms)
 
 # %% [markdown]
-# > **Takeaway.** Read once, keep what never changes, draw everything random behind it, and let
+# > **Takeaway.** Read once, keep what never changes, draw everything random after that, and let
 # > `prefetch` come last.
 #
 # <details><summary>Fine print</summary>
 #
 # A `prefetch` before a slow `map` keeps ready only what comes before the slow part. A cheap `map`
-# that works on whole batches, such as scaling, belongs behind `batch`, where it's called once for
+# that works on whole batches, such as scaling, belongs after `batch`, where it's called once for
 # each batch. The [TensorFlow Profiler](https://www.tensorflow.org/guide/data_performance_analysis)
 # shows the stages on a timeline, and names the slowest one.
 # </details>

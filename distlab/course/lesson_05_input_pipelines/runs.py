@@ -136,6 +136,18 @@ def sharded(
     return [[batch.numpy().tolist() for batch in part] for part in parts]
 
 
+def contexts(*, workers: int) -> list[tf.distribute.InputContext]:
+    """Returns what several workers of one replica each give to a function that makes their data."""
+    import tensorflow as tf
+
+    return [
+        tf.distribute.InputContext(
+            num_input_pipelines=workers, input_pipeline_id=worker, num_replicas_in_sync=workers
+        )
+        for worker in range(workers)
+    ]
+
+
 class CountedCalls:
     """Counts how often the functions of a pipeline are called, by their names."""
 

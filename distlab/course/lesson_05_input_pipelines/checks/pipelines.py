@@ -93,6 +93,16 @@ def _seen(given: Inputs, what: str) -> str:
     return f"in {_ORDER_EPOCHS} epochs of {len(given['numbers'])} examples, {what}"
 
 
+def _versions_seen(given: Inputs, out: Plain) -> str:
+    wanted = _ORDER_EPOCHS * len(given["numbers"])
+    return _seen(given, f"the model saw {out['versions']} versions, and {wanted} are wanted")
+
+
+def _reads_seen(given: Inputs, out: Plain) -> str:
+    wanted = len(given["numbers"])
+    return _seen(given, f"`read` was called {out['reads']} times, and {wanted} are wanted")
+
+
 def _order_seen(given: Inputs, out: Plain) -> str:
     if out["one order"]:
         return "all epochs have the same order"
@@ -104,7 +114,7 @@ def _order_seen(given: Inputs, out: Plain) -> str:
 def _ahead_seen(given: Inputs, out: Plain) -> str:
     if out["prefetch last"]:
         return "`read` is called for one number after the other"
-    return "nothing behind `batch` keeps finished batches ready"
+    return "nothing after `batch` keeps finished batches ready"
 
 
 ORDER = Check(
@@ -130,7 +140,7 @@ ORDER = Check(
         Holds(
             "each number is augmented again in every epoch",
             lambda given, out: out["versions"] == _ORDER_EPOCHS * len(given["numbers"]),
-            lambda given, out: _seen(given, f"the model saw {out['versions']} versions"),
+            _versions_seen,
         ),
         Holds(
             "each epoch has a new order and new batches, which `seed` decides",
@@ -142,7 +152,7 @@ ORDER = Check(
             Holds(
                 "each number is read once in all",
                 lambda given, out: out["reads"] == len(given["numbers"]),
-                lambda given, out: _seen(given, f"`read` was called {out['reads']} times"),
+                _reads_seen,
             ),
             Holds(
                 "several calls of `read` at once, and finished batches kept ready",
@@ -189,6 +199,19 @@ ORDER = Check(
             "the slow stages run no further ahead than the one batch that TensorFlow adds. Which "
             "stages should run ahead of the step?"
         ),
+        Observed(
+            "one_call_at_a_time", lambda given, out: out["whole"] and not out["at once"]
+        ).feedback(
+            "Your pipeline calls `read` for one number after the other. So the first epoch waits "
+            "for the disk as many times as there are numbers. Which argument of `map` makes "
+            "several calls at once?"
+        ),
+        Observed(
+            "nothing_kept_ready", lambda given, out: out["whole"] and not out["prefetch"]
+        ).feedback(
+            "Your pipeline keeps no finished batches ready. So it cannot work ahead while a step "
+            "computes. Which stage reads ahead, and what must come before it?"
+        ),
     ),
 )
 
@@ -221,11 +244,27 @@ def _predict_call(step_ms: Callable[..., Any], inputs: Inputs) -> Plain:
         fixed = [inputs[name] for name in ("read_ms", "compute_ms", batch, "workers")]
         return [step_ms(*fixed, policy, inputs["at_once"], reads_ahead) for policy in _CASES]
 
-    return {
+    answers = {
         "in turns": times("even_batch", False),
         "ahead": times("even_batch", True),
         "partial": times("global_batch", False),
     }
+    if any(time is None for of_policies in answers.values() for time in of_policies):
+        return {"ms": None}
+    return answers
+
+
+def _predict_asked(batch: str, *, reads_ahead: bool) -> Callable[[Inputs], str]:
+    """Shows the arguments of a row, which both policies have in common."""
+    return lambda given: (
+        f"step_ms({given['read_ms']:g}, {given['compute_ms']:g}, {given[batch]}, "
+        f"{given['workers']}, policy, {given['at_once']}, {reads_ahead})"
+    )
+
+
+def _predict_row(key: str, label: str, batch: str, *, reads_ahead: bool) -> Close:
+    asked = _predict_asked(batch, reads_ahead=reads_ahead)
+    return Close(key, f"{label}: FILE, then DATA", atol=1e-6, points=1, asked=asked)
 
 
 def _predict_reference(
@@ -265,9 +304,12 @@ PREDICT = Check(
     call=_predict_call,
     reference=_predict_reference,
     criteria=(
-        Close("in turns", "nothing is read ahead: FILE, then DATA", atol=1e-6, points=1),
-        Close("ahead", "batches are read ahead: FILE, then DATA", atol=1e-6, points=1),
-        Close("partial", "the last round has fewer calls: FILE, then DATA", atol=1e-6, points=1),
+        Form("a number of milliseconds", lambda given, out: "ms" not in out, key="ms"),
+        _predict_row("in turns", "nothing is read ahead", "even_batch", reads_ahead=False),
+        _predict_row("ahead", "batches are read ahead", "even_batch", reads_ahead=True),
+        _predict_row(
+            "partial", "the last round has fewer calls", "global_batch", reads_ahead=False
+        ),
     ),
     hint="Examples: global_batch / workers under FILE, global_batch under DATA. Rounds: examples / "
     "at_once, rounded up. Input: rounds times read_ms. Then the larger of input and computation, "
@@ -278,6 +320,16 @@ PREDICT = Check(
             "Under DATA your worker reads only its share of a batch. So your prediction is too "
             "short if reading is slow. What does a worker do with the examples that it drops?"
         ),
+        Fault("file_reads_all", shares=()).feedback(
+            "Your worker reads the whole global batch under both policies. So your prediction is "
+            "too long under FILE. Which examples are in the files that one worker opens, and how "
+            "many of them does it need for a step?"
+        ),
+        Fault("policies_swapped", shares=("DATA",)).feedback(
+            "You gave a worker its share of the batch under DATA and the whole batch under FILE. "
+            "So the times of the two policies are swapped. Under which of them does a worker read "
+            "examples that it drops?"
+        ),
         Fault("part_of_a_round", rounds=lambda calls, at_once: calls / at_once).feedback(
             "You divided the calls and kept the fraction. The last round may have fewer calls, but "
             "it takes as long as any other. How many whole rounds does the batch need?"
@@ -285,6 +337,11 @@ PREDICT = Check(
         Fault("always_ahead", in_turns=max).feedback(
             "You took the larger of the two times even if nothing is read ahead. Who works on the "
             "next batch while the step computes?"
+        ),
+        Fault("never_ahead", ahead=lambda read, compute: read + compute).feedback(
+            "You added the two times even if batches are read ahead. Then the input of the next "
+            "step and the computation of this one run at the same time. How long do two things "
+            "take that run side by side?"
         ),
         Fault(
             "prefetch_hides_input", sees=("in turns", "ahead"), ahead=lambda read, compute: compute
