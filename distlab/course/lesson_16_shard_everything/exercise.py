@@ -30,21 +30,9 @@ dl.show("devices", len(devices), expected=4)
 # %% [markdown]
 # ## Task 1: divided, but only between the steps
 #
-# Which vectors must be whole? A colleague's ZeRO 1 gathers Adam's state, updates all of it on every
-# replica, and returns it whole. The weights are right, and the memory is that of mirrored replicas.
-# Repair `sharded_adam`, which runs on every replica inside a `tf.function`.
-#
-# - `weights` is one vector, the same on every replica. Its length is a multiple of the number of
-#   replicas, and replica 0 owns the first piece.
-# - `gradient` is as long, and comes from the replica's own examples. Its loss is already divided by
-#   all examples of the global batch.
-# - `m` and `v` are Adam's averages for the own piece only.
-# - `update(weights, gradient, m, v)` is one step of Adam on vectors of one length, and returns the
-#   new weights, `m` and `v`.
-# - `get_replica_context()` is TensorFlow's own context, without the lesson's `reduce_scatter` and
-#   `own_rows`. It has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
-#   `replica_id_in_sync_group`, which is a tensor.
-# - Return all new weights, and `m` and `v` of the own piece. About 6 lines change.
+# Which vectors must be whole? A colleague's ZeRO 1 gathers Adam's state and updates all of it on
+# every replica, so the weights are right, but the memory is that of mirrored replicas. Repair
+# `sharded_adam`, which runs on every replica inside a `tf.function`, by changing about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -60,6 +48,21 @@ dl.show("devices", len(devices), expected=4)
 # %%
 # task: sharded_adam
 def sharded_adam(update, weights, gradient, m, v):
+    """Returns all new weights, and the new `m` and `v` of the replica's own piece.
+
+    The context is TensorFlow's own, without the lesson's `reduce_scatter` and `own_rows`. It has
+    `all_gather(value, axis=0)`, `num_replicas_in_sync`, and the tensor `replica_id_in_sync_group`.
+
+    Args:
+        update: `update(weights, gradient, m, v)` takes one step of Adam on vectors of one length,
+            and returns the new weights, `m` and `v`.
+        weights: One vector, the same on every replica. Its length is a multiple of the number of
+            replicas, and replica 0 owns the first piece.
+        gradient: A vector as long as `weights`, from the replica's own examples. Its loss is
+            already divided by all examples of the global batch.
+        m: Adam's first average, for the own piece only.
+        v: Adam's second average, for the own piece only.
+    """
     context = tf.distribute.get_replica_context()
     total = context.all_reduce("SUM", gradient)
     ### BEGIN SOLUTION
@@ -93,16 +96,10 @@ dl.check("sharded_adam")
 # %% [markdown]
 # ## Task 2: FSDP in a handful of lines
 #
-# When is a kernel whole? Each replica owns some rows of every kernel, and you want the gradients of
-# these rows without ever holding two whole kernels. Write `fsdp_gradients(context, layer, loss,
-# pieces, x)`, which runs on every replica inside a `tf.function`.
-#
-# - `pieces` is a list with the replica's own rows of each kernel. `x` are its own examples.
-# - `layer(kernel, x)` needs a whole kernel. `x` goes through all layers, in the order of `pieces`.
-# - `loss(x)` is the replica's part of the loss, already divided by all examples.
-# - `context` is the lesson's, with `all_gather(value, axis=0)`. It notes what you do.
-# - Return a list with the gradient of each piece, from the examples of **all** replicas. Gather a
-#   kernel just before its layer, and again on the way back. About 8 lines.
+# How does a replica get the gradients of its own rows, from the examples of **all** replicas,
+# without ever holding two whole kernels? Write `fsdp_gradients` in about 8 lines: gather each
+# kernel just before its layer, and again on the way back. It runs on every replica inside a
+# `tf.function`.
 #
 # <details><summary>Hint</summary>
 #
@@ -114,6 +111,16 @@ dl.check("sharded_adam")
 # %%
 # task: fsdp_gradients
 def fsdp_gradients(context, layer, loss, pieces, x):
+    """Returns a list with the gradient of each piece, from the examples of all replicas.
+
+    Args:
+        context: The lesson's context, with `all_gather(value, axis=0)`. It notes what you do.
+        layer: `layer(kernel, x)` returns the layer's output, and needs a whole kernel.
+        loss: `loss(x)` returns the replica's part of the loss, already divided by all examples.
+        pieces: A list with the replica's own rows of each kernel, in the order of the layers.
+        x: The replica's own examples, which go through all layers.
+    """
+
     ### BEGIN SOLUTION
     def gathered(piece, x):
         return layer(context.all_gather(piece, axis=0), x)
@@ -158,14 +165,9 @@ dl.check("fsdp_gradients")
 # %% [markdown]
 # ## Task 3: what does a step send?
 #
-# Does your FSDP keep its promise of 1.5? Write `sent_bytes(notes, replicas)`. It returns how many
-# bytes each replica sends in a step, if every collective goes around a ring.
-#
-# - `notes` is a list of pairs `(letter, size)`: `"g"` for an all-gather, `"s"` for a
-#   reduce-scatter, `"r"` for an all-reduce, `"l"` for a layer.
-# - `size` is the size of the **whole** tensor in bytes, gathered or summed; a layer's is 0. All
-#   sizes can be divided by `replicas`.
-# - About 4 lines.
+# Does your FSDP keep its promise of sending only 1.5 times as much as mirrored replicas? Write
+# `sent_bytes` in about 4 lines. It returns how many bytes each replica sends in a step, if every
+# collective goes around a ring.
 #
 # <details><summary>Hint</summary>
 #
@@ -176,6 +178,14 @@ dl.check("fsdp_gradients")
 # %%
 # task: sent_bytes
 def sent_bytes(notes, replicas):
+    """Returns how many bytes each replica sends in a step.
+
+    Args:
+        notes: A list of pairs `(letter, size)`. The letter is "g" for an all-gather, "s" for a
+            reduce-scatter, "r" for an all-reduce and "l" for a layer. The size is that of the
+            **whole** tensor in bytes, gathered or summed, and 0 for a layer.
+        replicas: The number of replicas, by which all sizes can be divided.
+    """
     ### BEGIN SOLUTION
     halves = {"g": 1, "s": 1, "r": 2, "l": 0}
     return sum(halves[letter] * size * (replicas - 1) / replicas for letter, size in notes)
