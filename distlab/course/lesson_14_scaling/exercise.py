@@ -35,18 +35,10 @@ dl.show("points of the report", 6)
 # %% [markdown]
 # ## Task 1: a stopwatch that lies
 #
-# `secs_per_step(step, wait, clock, calls)` should return the mean seconds of one step. Its result
-# is wrong in two ways, which pull it in opposite directions. Run the check before you change
-# anything, then repair it.
-#
-# - `step()` gives a compiled training step to a GPU. It returns as soon as the step is in the GPU's
-#   queue. The GPU takes its steps in order, one after the other.
-# - The very first call of `step` also traces the function. That should not count.
-# - `wait()` returns when all queued steps are done. `clock()` returns the time in seconds.
-# - `calls` is the number of steps that count. Take the mean over them. About 7 lines, when it is
-#   right.
-#
-# The check simulates the GPU and the clock, so it takes no time.
+# How long does one step take, on a GPU that works through a queue? `secs_per_step` should return
+# the mean seconds of a step, but it's wrong in two ways, which pull in opposite directions. Run the
+# check before you change anything: it simulates the GPU and the clock, and takes no time. Then
+# repair the function in about 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -57,6 +49,16 @@ dl.show("points of the report", 6)
 # %%
 # task: step_timer
 def secs_per_step(step, wait, clock, calls):
+    """Returns the mean seconds of one step, over the steps that count.
+
+    Args:
+        step: Gives a compiled training step to the GPU, and returns as soon as the step is in the
+            GPU's queue. The GPU takes its steps in order, one after the other. The very first call
+            also traces the function, which shouldn't count.
+        wait: Returns when all queued steps are done.
+        clock: Returns the time in seconds.
+        calls: The number of steps that count.
+    """
     ### BEGIN SOLUTION
     step()
     wait()
@@ -90,15 +92,10 @@ dl.check("step_timer")
 # %% [markdown]
 # ## Task 2: alpha, beta and a test
 #
-# Write `fit_and_test(known, unseen)`.
-#
-# - Both are lists of pairs `(megabytes, milliseconds)`, one for each measured all-reduce.
-# - Fit a line `milliseconds = alpha + beta * megabytes` by least squares, as `np.polyfit` does it.
-#   Here alpha covers all rounds together. If it is below 0, return the best line whose alpha is 0.
-# - `fit_and_test` returns a dictionary with `"latency_ms"` (alpha), `"ms_per_mb"` (beta) and
-#   `"largest_error"`. That is the largest relative error of the line on the sizes that it was
-#   **not** fitted to: 0.2 if a prediction is 20 % too large, or 20 % too small, compared with what
-#   was measured. About 10 lines.
+# How well does a line predict the sizes that it wasn't fitted to? Write `fit_and_test` in about 10
+# lines: fit `milliseconds = alpha + beta * megabytes` by least squares, as `np.polyfit` does it.
+# Here alpha covers all rounds together, and if it falls below 0, return the best line whose alpha
+# is 0.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -116,6 +113,16 @@ dl.check("step_timer")
 # %%
 # task: fit_link
 def fit_and_test(known, unseen):
+    """Returns a dictionary with "latency_ms" (alpha), "ms_per_mb" (beta) and "largest_error".
+
+    "largest_error" is the largest relative error of the line on the sizes that it was **not**
+    fitted to: 0.2 if a prediction is 20 % too large, or 20 % too small, compared with what was
+    measured.
+
+    Args:
+        known: A list of pairs `(megabytes, milliseconds)`, one for each measured all-reduce.
+        unseen: A list of such pairs, for other sizes.
+    """
     ### BEGIN SOLUTION
     sizes, times = np.array(known).T
     beta, alpha = np.polyfit(sizes, times, 1)
@@ -145,15 +152,9 @@ dl.check("fit_link")
 # %% [markdown]
 # ## Task 3: when has the last bucket arrived?
 #
-# Write `last_arrival(layers, bucket_mb, latency_ms, mb_per_ms)`. It returns how many milliseconds
-# after the backward pass began the last bucket has arrived.
-#
-# - `layers` is a list of pairs, the model's first layer first: how many ms the backward pass of a
-#   layer takes, and how many MB its gradient has.
-# - A bucket is full as soon as it holds at least `bucket_mb`. The last one leaves full or not.
-# - The network carries one bucket at a time: `latency_ms`, and a MB for each `1 / mb_per_ms`.
-#
-# About 10 lines.
+# When has the last gradient arrived, if gradients leave in buckets while the backward pass goes on?
+# Write `last_arrival` in about 10 lines. A bucket is full as soon as it holds at least
+# `bucket_mb`, and the last one leaves full or not. The network carries one bucket at a time.
 #
 # <details><summary>Hint</summary>
 #
@@ -164,6 +165,15 @@ dl.check("fit_link")
 # %%
 # task: bucket_overlap
 def last_arrival(layers, bucket_mb, latency_ms, mb_per_ms):
+    """Returns how many ms after the backward pass began the last bucket has arrived.
+
+    Args:
+        layers: A list of pairs, the model's first layer first: how many ms the backward pass of a
+            layer takes, and how many MB its gradient has.
+        bucket_mb: How many MB a bucket holds, at least, when it's full.
+        latency_ms: How many ms each bucket takes on the network, whatever its size.
+        mb_per_ms: How many MB of a bucket the network then moves in a ms.
+    """
     ### BEGIN SOLUTION
     now = free = held = 0.0
     for ms, mb in reversed(layers):
@@ -196,17 +206,9 @@ dl.check("bucket_overlap")
 # %% [markdown]
 # ## Task 4: the fastest step
 #
-# In strong scaling the global batch stays, so each replica computes less and less, and at some
-# number of replicas a step gets slower again. Write `fastest(compute_ms, latency_ms, gradient_mb,
-# mb_per_ms, counts)`.
-#
-# - `compute_ms` is how long one replica computes on the whole global batch. The replicas share it
-#   equally, and each has a device of its own.
-# - A ring all-reduce follows the compute, and nothing overlaps. Each round has a latency of
-#   `latency_ms`. Each replica has `gradient_mb` megabytes to add, and a link moves `mb_per_ms`
-#   megabytes in a millisecond.
-# - `counts` is a list of numbers of replicas. `fastest` returns two values: the count with the
-#   fastest step, and the milliseconds of that step. About 8 lines.
+# On how many replicas is a step the fastest? In strong scaling the global batch stays, so each
+# replica computes less and less, until more replicas make a step slower again. Write `fastest` in
+# about 8 lines, for a ring all-reduce that follows the compute without any overlap.
 #
 # <details><summary>Hint</summary>
 #
@@ -218,6 +220,17 @@ dl.check("bucket_overlap")
 # %%
 # task: predict_knee
 def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
+    """Returns the number of replicas with the fastest step, and the ms of that step.
+
+    Args:
+        compute_ms: How long one replica computes on the whole global batch. The replicas share it
+            equally, and each has a device of its own.
+        latency_ms: The latency of each round of the all-reduce.
+        gradient_mb: How many MB each replica has to add.
+        mb_per_ms: How many MB a link moves in a ms.
+        counts: A list of numbers of replicas to choose from.
+    """
+
     ### BEGIN SOLUTION
     def step_ms(n):
         rounds = 2 * (n - 1)
