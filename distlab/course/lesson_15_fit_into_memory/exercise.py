@@ -43,13 +43,9 @@ dl.show("data set", "Python's own help: nothing is downloaded")
 # %% [markdown]
 # ## Task 1: accumulate gradients
 #
-# Which gradients does a whole batch give, if only a part of it fits? Write
-# `accumulated_gradients(weights, micro_batches, losses)`. It returns, for each weight, the gradient
-# of the mean loss over all tokens of all micro-batches.
-#
-# - A micro-batch is `(x, y, counts)`: `counts` is 1 for a token and 0 for what fills up a row.
-# - `losses(x, y)` gives the loss of each place, in the shape of `counts`.
-# - Micro-batches may have different numbers of rows. About 10 lines.
+# Which gradients does a whole batch give, if only a part of it fits? Write `accumulated_gradients`
+# in about 10 lines. It returns, for each weight, the gradient of the mean loss over all tokens of
+# all micro-batches, which may have different numbers of rows.
 #
 # <details><summary>Hint</summary>
 #
@@ -60,6 +56,14 @@ dl.show("data set", "Python's own help: nothing is downloaded")
 # %%
 # task: accumulated_gradients
 def accumulated_gradients(weights, micro_batches, losses):
+    """Returns, for each weight, the gradient of the mean loss over all tokens.
+
+    Args:
+        weights: A list of variables.
+        micro_batches: A list of tuples `(x, y, counts)`, where `counts` is 1 for a token and 0 for
+            what fills up a row.
+        losses: `losses(x, y)` returns the loss of each place, in the shape of `counts`.
+    """
     ### BEGIN SOLUTION
     tokens = sum(tf.reduce_sum(counts) for _, _, counts in micro_batches)
     sums = [tf.zeros_like(weight) for weight in weights]
@@ -101,19 +105,21 @@ dl.check("accumulated_gradients")
 # %% [markdown]
 # ## Task 2: recomputation by hand
 #
-# What does `tf.recompute_grad` do? Write `recomputed(f)`: a function that returns `f(x, *weights)`,
-# keeps nothing but `x` and the weights, and computes `f` again when its gradient is asked for.
+# What does `tf.recompute_grad` do? Write it yourself in about 12 lines: `recomputed(f)` returns
+# a function that returns `f(x, *weights)`, keeps nothing but `x` and the weights, and computes `f`
+# again when its gradient is asked for. Use `tf.custom_gradient`, and see below what a `tf.function`
+# needs on top.
 #
-# - Use `tf.custom_gradient`: the function below it returns its result and a function `backward`.
-# - `backward(upstream)` gets the gradient of the result, and returns one gradient for `x` and one
-#   for each weight. About 12 lines.
-# - In a `tf.function`, TensorFlow merges operations that compute the same, and would keep the first
-#   result. If the second computation depends on `upstream`, they aren't the same:
+# <details><summary>In a <code>tf.function</code></summary>
+#
+# TensorFlow merges operations that compute the same, and would keep the first result. If the second
+# computation depends on `upstream`, they aren't the same:
 #
 # ```python
 # with tf.control_dependencies([upstream]):
 #     x_again = tf.identity(x)
 # ```
+# </details>
 #
 # <details><summary>Hint</summary>
 #
@@ -125,6 +131,13 @@ dl.check("accumulated_gradients")
 # %%
 # task: recomputed
 def recomputed(f):
+    """Returns a function of `x` and `*weights` that computes `f` again for its gradient.
+
+    `tf.custom_gradient` wraps a function that returns its result and a function `backward`. This
+    `backward(upstream)` gets the gradient of the result, and returns one gradient for `x` and one
+    for each weight.
+    """
+
     ### BEGIN SOLUTION
     @tf.custom_gradient
     def run(x, *weights):
@@ -169,13 +182,10 @@ dl.check("recomputed")
 # %% [markdown]
 # ## Task 3: dropout that is computed twice
 #
-# Why does this layer train badly? `recomputed_dropout(layer, rate)` returns a function that applies
-# a layer and dropout, and keeps only its input. Its gradient goes through a mask that the forward
-# pass didn't have. Repair it, and keep both the recomputation and the dropout.
-#
-# - Each call must draw a new mask.
-# - `tf.nn.experimental.stateless_dropout(x, rate, seed)` makes its mask of `seed` alone, a tensor
-#   of two whole numbers. About 5 lines.
+# Why does this layer train badly? `recomputed_dropout` returns a function that applies a layer and
+# dropout, and keeps only its input. Its gradient goes through a mask that the forward pass didn't
+# have. Repair it in about 5 lines, so that each call draws a new mask and you keep both the
+# recomputation and the dropout.
 #
 # <details><summary>Hint</summary>
 #
@@ -186,6 +196,12 @@ dl.check("recomputed")
 # %%
 # task: recomputed_dropout
 def recomputed_dropout(layer, rate):
+    """Returns a function that applies `layer` and dropout, and keeps only its input.
+
+    `tf.nn.experimental.stateless_dropout(x, rate, seed)` makes its mask of `seed` alone, a tensor
+    of two whole numbers.
+    """
+
     ### BEGIN SOLUTION
     def call(x):
         seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
@@ -219,15 +235,9 @@ dl.check("recomputed_dropout")
 # %% [markdown]
 # ## Task 4: the largest batch
 #
-# Which batch fits, before you wait for an error? Write
-# `largest_batch(limit_mb, peaks, gradients_mb, micro_batches)`, which returns the largest number of
-# rows whose step stays within the limit.
-#
-# - `peaks` has two measured peaks of a plain step in MB, by the number of rows, as in `{4: 20.0, 8:
-#   36.0}`. They contain everything, also weights and gradients.
-# - With more than one micro-batch, the sum of the gradients takes `gradients_mb` on top. All
-#   micro-batches have equally many rows.
-# - Return 0 if not a single row fits. About 7 lines.
+# Which batch fits, before you wait for an error? Write `largest_batch` in about 7 lines. It
+# returns the largest number of rows whose step stays within the limit, or 0 if not a single row
+# fits. With more than one micro-batch, the sum of the gradients takes memory on top.
 #
 # <details><summary>Hint</summary>
 #
@@ -238,6 +248,15 @@ dl.check("recomputed_dropout")
 # %%
 # task: largest_batch
 def largest_batch(limit_mb, peaks, gradients_mb, micro_batches):
+    """Returns the largest number of rows, of all micro-batches together, that fits.
+
+    Args:
+        limit_mb: The MB that a step may take.
+        peaks: Two measured peaks of a plain step in MB, by the number of rows, as in
+            `{4: 20.0, 8: 36.0}`. They contain everything, also weights and gradients.
+        gradients_mb: What the sum of the gradients takes on top, with more than one micro-batch.
+        micro_batches: The number of micro-batches. All have equally many rows.
+    """
     ### BEGIN SOLUTION
     (few, low), (many, high) = sorted(peaks.items())
     row_mb = (high - low) / (many - few)
