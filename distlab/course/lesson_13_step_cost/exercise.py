@@ -36,25 +36,15 @@ dl.show("points of the tasks", 15)
 # %% [markdown]
 # ## Task 1: what a transformer costs
 #
-# How many parameters does a model have, and how many FLOPs does a training step take? Write
-# `transformer_cost(sizes, length, batch)` for models like Llama 3. It returns both numbers as whole
-# numbers, for `batch` texts of `length` tokens.
-#
-# `sizes` is a dictionary like this one:
+# How many parameters does a model like Llama 3 have, and how many FLOPs does a training step take?
+# Write `transformer_cost` in about 10 lines. It returns both as whole numbers, from a dictionary
+# of sizes like this one:
 
 # %%
 LLAMA_3_8B
 
 # %% [markdown]
-# - Queries and the attention's output are products with d by d matrices, where d is the `width`.
-#   The keys have only `key_heads` of the `heads`, and so have the values: d · d · `key_heads` /
-#   `heads` weights each.
-# - Behind the attention come three matrices of d by `hidden`: up, gate and down.
-# - Each layer has two norms with d weights, and one more norm follows the last layer. Norms count
-#   as parameters; for the FLOPs, count matrix products only, and attention without a causal half.
-# - Two tables of `vocabulary` by d: the embedding, which is a lookup, and the head, a product.
-#
-# About 10 lines.
+# The docstring says which matrices a model has, and what to count.
 #
 # <details><summary>Hint</summary>
 #
@@ -66,6 +56,22 @@ LLAMA_3_8B
 # %%
 # task: transformer_cost
 def transformer_cost(sizes, length, batch):
+    """Returns the parameters and the FLOPs of a training step, as whole numbers.
+
+    Norms count as parameters. For the FLOPs, count matrix products only, and attention without a
+    causal half. With d for the `width`, a model has these weights:
+
+    - Queries and the attention's output: a d by d matrix each, in every layer.
+    - Keys and values: d * d * `key_heads` / `heads` weights each, in every layer.
+    - Behind the attention, in every layer: three matrices of d by `hidden`, up, gate and down.
+    - Norms: two with d weights in every layer, and one more behind the last layer.
+    - Two tables of `vocabulary` by d: the embedding, which is a lookup, and the head, a product.
+
+    Args:
+        sizes: A dictionary like `LLAMA_3_8B`.
+        length: The number of tokens of a text.
+        batch: The number of texts.
+    """
     ### BEGIN SOLUTION
     d, layers = sizes["width"], sizes["layers"]
     keys = d * sizes["key_heads"] // sizes["heads"]
@@ -100,20 +106,16 @@ with waits_for("transformer_cost"):
 # %% [markdown]
 # ## Task 2: a published MFU
 #
-# How does a page get from tokens a second to a percentage? Write `mfu(run)`, which returns a part
-# of 1 and reproduces the 33 % and 39 % of [torchtitan's
-# benchmarks](https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md).
-# Its speeds are those of one GPU.
+# How does a page get from tokens a second to a percentage? Write `mfu` in about 8 lines. It
+# returns a part of 1 and reproduces the 33 % and 39 % of [torchtitan's
+# benchmarks](https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md),
+# whose speeds are those of one GPU. Here's one of its runs:
 
 # %%
 PUBLISHED[0]
 
 # %% [markdown]
-# - torchtitan counts the weights without the embedding, and attention without a causal half.
-# - Some pages leave a number out. It's `None` then: raise a `ValueError` whose text names the key,
-#   such as `"length"`. `name` and `published` don't enter.
-#
-# About 8 lines.
+# Some pages leave a number out, and the docstring says what to do then.
 #
 # <details><summary>Hint</summary>
 #
@@ -125,6 +127,17 @@ PUBLISHED[0]
 # %%
 # task: mfu
 def mfu(run):
+    """Returns the MFU of a run, as a part of 1.
+
+    torchtitan counts the weights without the embedding, and attention without a causal half.
+
+    Args:
+        run: A dictionary like `PUBLISHED[0]`. A number that the page leaves out is `None`. `name`
+            and `published` don't enter.
+
+    Raises:
+        ValueError: A number is left out. The text names its key, such as "length".
+    """
     ### BEGIN SOLUTION
     for name in ("parameters", "embedding", "layers", "width", "length", "peak", "tokens_per_sec"):
         if run[name] is None:
@@ -160,17 +173,10 @@ with waits_for("mfu"):
 # %% [markdown]
 # ## Task 3: the costliest work
 #
-# Which kind of operation takes the largest part of a step? `costliest(events)` should return its
-# name and its share of the whole time, from the first start to the last end. The function below
-# adds up what overlaps, so its share is too large, and in some timelines it names the wrong
-# operation. Repair it.
-#
-# - An event is `(thread, operation, start_ms, ms)`, and events come in any order.
-# - Two threads can run the same operation at the same time, and an event can lie within another.
-#   Count such a time once.
-# - `"waits"` is no operation, but its time belongs to the whole.
-#
-# About 15 lines.
+# Which kind of operation takes the largest part of a step? `costliest` should return its name and
+# its share of the whole time. The function below adds up what overlaps, so its share is too large,
+# and in some timelines it names the wrong operation. Repair it in about 15 lines, so that
+# overlapping time counts once.
 #
 # <details><summary>Hint</summary>
 #
@@ -182,6 +188,16 @@ with waits_for("mfu"):
 # %%
 # task: costliest
 def costliest(events):
+    """Returns the costliest operation's name, and its share of the whole time.
+
+    The whole time goes from the first start to the last end. "waits" is no operation, but its
+    time belongs to the whole. Two threads can run the same operation at the same time, and an event
+    can lie within another: count such a time once.
+
+    Args:
+        events: A list of tuples `(thread, operation, start_ms, ms)`, in any order.
+    """
+
     ### BEGIN SOLUTION
     def covered(spans):
         total, until = 0, float("-inf")
@@ -242,13 +258,9 @@ with waits_for("costliest"):
 # %% [markdown]
 # ## Task 4: the remedy
 #
-# What would you change first, if a timeline gives you three shares of a step in percent: `waits`,
-# the time in which the step waits for its batch; `products`, matrix products; and `others`, all
-# other operations? What's left of 100 is idle: the device waits for its next operation.
-#
-# Write `remedy(waits, products, others)`. It returns `"nothing"` if the products take more than
-# twice as much as the largest of the three losses. Otherwise it returns the cure for the largest
-# loss: `"prefetch"`, `"XLA"` or `"larger batch"`. About 6 lines.
+# What would you change first, if you know three shares of a step? Write `remedy` in about 6
+# lines. It returns the cure for the largest of three losses: `"prefetch"`, `"XLA"` or `"larger
+# batch"`. If the products take more than twice as much as that loss, it returns `"nothing"`.
 #
 # <details><summary>Hint</summary>
 #
@@ -260,6 +272,16 @@ with waits_for("costliest"):
 # %%
 # task: remedy
 def remedy(waits, products, others):
+    """Returns "prefetch", "XLA", "larger batch" or "nothing".
+
+    All shares are percentages of a step. What's left of 100 is idle: the device waits for its next
+    operation. The three losses are `waits`, `others` and the idle rest.
+
+    Args:
+        waits: The share in which the step waits for its batch.
+        products: The share of matrix products.
+        others: The share of all other operations.
+    """
     ### BEGIN SOLUTION
     idle = 100 - waits - products - others
     losses = {"prefetch": waits, "XLA": others, "larger batch": idle}
