@@ -34,20 +34,10 @@ import tensorflow as tf
 # %% [markdown]
 # ## Task 1: a loop that does not run too far ahead
 #
-# The lesson's loop sends all steps, joins once, and fetches afterwards. In a training of a million
-# steps that has two faults: you see the first loss only after the last step, and you cannot stop
-# early. Fetching each loss before you send the next step is no way out, because then only one
-# worker ever has something to do. Write a loop between the two:
-# `train(coordinator, step, make_data, steps, ahead)`.
-#
-# - It runs on the coordinator. `step` is a `tf.function` that takes an iterator and returns a loss.
-# - `make_data()` returns a data set. Let **each worker** make its own, and go through it.
-#   The data set does not repeat, but it has enough examples for all steps.
-# - `steps` is the number of steps in all, whichever worker takes them.
-# - At most `ahead` steps are sent and not yet done at any time. `ahead` is at least 2,
-#   and both workers should work at the same time.
-# - It returns a list of all losses, as numbers in any order, when all steps are done. About 6
-#   lines.
+# How do you keep all workers busy, and still learn each loss soon? The lesson's loop shows no loss
+# before its last step, so you can't stop early. If you fetch each loss before you send the next
+# step, only one worker ever has something to do. Write `train`, a loop between the two. Six lines
+# are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -59,6 +49,19 @@ import tensorflow as tf
 # %%
 # task: coordinate
 def train(coordinator, step, make_data, steps, ahead):
+    """Trains with at most `ahead` steps in flight. Runs on the coordinator.
+
+    Args:
+        coordinator: A `ClusterCoordinator` with two workers, which should work at the same time.
+        step: A `tf.function` that takes an iterator and returns a loss.
+        make_data: Returns a data set, which **each worker** makes for itself and goes through. It
+            doesn't repeat, but it has enough examples for all steps.
+        steps: The number of steps in all, whichever worker takes them.
+        ahead: At any time, at most so many steps are sent and not yet done. At least 2.
+
+    Returns:
+        A list of all losses, as numbers in any order, when all steps are done.
+    """
     ### BEGIN SOLUTION
     data = iter(coordinator.create_per_worker_dataset(make_data))
     promises, losses = [], []
@@ -79,14 +82,10 @@ dl.check("coordinate")
 # %% [markdown]
 # ## Task 2: staleness from a log
 #
-# A training has logged each event, in order. Write `staleness(log)`.
-#
-# - `log` is a list of pairs such as `("read", 4)`: an event, and the number of its step.
-# - `"sent"`: the coordinator put the step into its queue. `"read"`: a worker took it and read the
-#   weights. `"written"`: its update was applied.
-# - One worker died. A different worker did its step again: that step has **two** `"read"` events
-#   and one `"written"`. Only the reading of the worker that wrote counts.
-# - It returns a list: the staleness of step 0, of step 1, and so on. About 8 lines.
+# How stale was the gradient of each step? Write `staleness`, which reads it from the log of a
+# training. One worker died, and a different worker did its step again, so that step has **two**
+# `"read"` events and one `"written"`. Only the reading of the worker that wrote counts. About eight
+# lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -98,6 +97,16 @@ dl.check("coordinate")
 # %%
 # task: staleness
 def staleness(log):
+    """The staleness of each step of a training.
+
+    Args:
+        log: All events in order, as pairs such as `("read", 4)`: an event, and its step's number.
+            `"sent"`: the coordinator put the step into its queue. `"read"`: a worker took it and
+            read the weights. `"written"`: its update was applied.
+
+    Returns:
+        A list: the staleness of step 0, of step 1, and so on.
+    """
     ### BEGIN SOLUTION
     updates, seen, found = 0, {}, {}
     for event, step in log:
@@ -120,19 +129,10 @@ dl.check("staleness")
 # %% [markdown]
 # ## Task 3: rows in shards
 #
-# Write `shard_rows(rows, row_bytes, least_bytes, servers)`, the core of a partitioner.
-#
-# - A table has `rows` rows of `row_bytes` bytes each.
-# - Make as many shards as you can, but at most one for each server.
-# - `least_bytes` is a multiple of `row_bytes`, and no shard may have fewer bytes. A table
-#   smaller than that is one shard.
-# - The shards are as equal as possible. If the rows do not divide evenly, the first shards have one
-#   row more.
-# - It returns a list: the number of rows of each shard. About 4 lines.
-#
-# TensorFlow's `MinSizePartitioner` has a similar rule, with one difference: it rounds the number of
-# shards **up**. For 10 rows of 16 bytes, 64 bytes at least and 4 servers, it makes 3 shards, and
-# two of them have only 48 bytes. Your function returns `[5, 5]`.
+# Into how many shards can you cut a table if none may be too small? Write `shard_rows`, the core of
+# a partitioner. TensorFlow's `MinSizePartitioner` has a similar rule, but rounds the number of
+# shards **up**: it would cut the docstring's example into three, two of them with only 48 bytes.
+# Four lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -144,6 +144,19 @@ dl.check("staleness")
 # %%
 # task: shard_rows
 def shard_rows(rows, row_bytes, least_bytes, servers):
+    """Cuts a table into as many shards as it can, and as equal ones as possible.
+
+    Args:
+        rows: The number of rows of the table.
+        row_bytes: The bytes of each row.
+        least_bytes: No shard may have fewer bytes. It's a multiple of `row_bytes`, and a table
+            smaller than that is one shard.
+        servers: There is at most one shard for each server.
+
+    Returns:
+        A list: the number of rows of each shard. If the rows don't divide evenly, the first shards
+        have one row more. 10 rows of 16 bytes, at least 64 bytes and 4 servers give `[5, 5]`.
+    """
     ### BEGIN SOLUTION
     shards = max(1, min(servers, rows * row_bytes // least_bytes))
     each, more = divmod(rows, shards)
@@ -160,17 +173,10 @@ dl.check("shard_rows")
 # %% [markdown]
 # ## Task 4: a sum that survives a kill
 #
-# `add_up(coordinator, work, numbers)` has been right a thousand times. It runs on the coordinator.
-# While its steps are under way, **a worker is killed** at the worst time: it has done all that the
-# step says, and has not yet reported it. Run the check before you change anything. It prints
-# one result of `work` for each number (some are equal) and by how much your sum is off. Is this
-# difference one of the results? Then repair the function.
-#
-# - `numbers` is a list of floats.
-# - `work(number)` returns a number. It is expensive: call it inside a step, on a worker, and send
-#   one step for each number.
-# - It returns the sum of all results, each of them **once**, as a float.
-# - Pass a number to a step as `tf.constant(number)`. About 4 lines, if you repair it well.
+# Why is this sum wrong after a worker was killed? The check kills a worker that has done all that
+# its step says, but hasn't reported it yet. Run the check before you change anything: is the
+# difference that it prints one of the results of `work`? Then repair `add_up`, for which four lines
+# are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -182,6 +188,17 @@ dl.check("shard_rows")
 # %%
 # task: survive_kill
 def add_up(coordinator, work, numbers):
+    """The sum of `work(number)` over all numbers, although a worker is killed on the way.
+
+    Args:
+        coordinator: The `ClusterCoordinator`, in whose process this function runs.
+        work: Takes a number and returns one. It's expensive: call it inside a step, on a worker,
+            and send one step for each number.
+        numbers: A list of floats. Pass each one to its step as `tf.constant(number)`.
+
+    Returns:
+        The sum of all results, each of them **once**, as a float.
+    """
     ### BEGIN SOLUTION
     step = tf.function(work)
     results = [coordinator.schedule(step, args=(tf.constant(number),)) for number in numbers]
