@@ -33,14 +33,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # ## Task 1: move a model and slow it down
 #
 # Why can't this model go on, although its predictions are right? `move` should bring it from one
-# device to several replicas, where it continues with a smaller learning rate. Repair the function.
-#
-# - `path` is a `.keras` file. The model was compiled and trained for some steps with Adam.
-# - `strategy` has two or three replicas, and `rate` is the new learning rate.
-# - It returns the model, ready for `fit`: all its variables are on all replicas, and its optimizer
-#   continues where it was, with the new rate. Four lines are enough.
-# - The check will report an error from `fit`. It's another one than the lesson's, because this
-#   optimizer is made inside the scope.
+# device to several replicas, where it continues with a smaller learning rate. Run the check, which
+# will report an error from `fit`, and repair the function. The error isn't the lesson's, because
+# this optimizer is made inside the scope. Four lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -62,6 +57,17 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %%
 # task: move_model
 def move(path, strategy, rate):
+    """Loads a model onto all replicas, to continue with a smaller learning rate.
+
+    Args:
+        path: A `.keras` file. The model was compiled and trained for some steps with Adam.
+        strategy: A strategy with two or three replicas.
+        rate: The new learning rate.
+
+    Returns:
+        The model, ready for `fit`: all its variables are on all replicas, and its optimizer
+        continues where it was, with the new rate.
+    """
     ### BEGIN SOLUTION
     with strategy.scope():
         model = keras.saving.load_model(path)
@@ -86,20 +92,12 @@ dl.check("move_model")
 # %% [markdown]
 # ## Task 2: restore a part, and nothing less
 #
-# How do you restore a body for a new head, and get an error if the file hasn't all of it? A custom
-# loop wrote the file like this:
+# How do you restore a body for a new head, and get an error if the file hasn't all of it? Write
+# `restore_body`, for which two lines are enough. A custom loop wrote the file like this:
 #
 # ```python
 # tf.train.Checkpoint(body=body, head=head, optimizer=optimizer).write(path)
 # ```
-#
-# Write `restore_body(path, body)`.
-#
-# - `body` is a Keras model whose variables exist, with random values. Afterwards they have the
-#   values from the file. Head and optimizer stay in the file, which is no error.
-# - If the file doesn't have **all** of `body`, because it calls this part by a different name or
-#   has fewer layers, the function raises an error.
-# - It returns nothing. About 2 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -123,6 +121,16 @@ dl.check("move_model")
 # %%
 # task: partial_restore
 def restore_body(path, body):
+    """Gives the variables of a body their values from a checkpoint.
+
+    Args:
+        path: The checkpoint's path. That the head and the optimizer stay in the file is no error.
+        body: A Keras model whose variables exist, with random values.
+
+    Raises:
+        Exception: The file doesn't have **all** of `body`, because it calls this part by a
+            different name or has fewer layers. Any kind of error will do.
+    """
     ### BEGIN SOLUTION
     status = tf.train.Checkpoint(body=body).read(path)
     status.assert_existing_objects_matched()
@@ -141,18 +149,10 @@ dl.check("partial_restore")
 # %% [markdown]
 # ## Task 3: export with the preprocessing
 #
-# What must be in an export for people who have a camera, and not your Python code? Write
-# `export(model, prepare, folder)`.
-#
-# - `model` was trained on images that `prepare` had made from raw pixels, and returns **scores**,
-#   one for each of ten classes.
-# - `prepare(pixels)` is a function of tensors. It takes uint8 pixels and returns float32 images.
-# - `folder` is where the export goes, a string.
-# - Its signature `serving_default` takes raw pixels: uint8, of shape `(None, 8, 8, 1)`, any number
-#   of images.
-# - It has two outputs, with one number for each image: `digit`, the class with the highest score,
-#   and `probability`, the probability of this class.
-# - About 9 lines.
+# What must be in an export for people who have a camera, and not your Python code? Write `export`.
+# The model was trained on images that `prepare` had made from raw pixels, and it returns
+# **scores**. A client sends raw pixels, and wants to know the digit and how probable it is. Nine
+# lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -178,6 +178,18 @@ dl.check("partial_restore")
 # %%
 # task: export_service
 def export(model, prepare, folder):
+    """Exports a model whose signature `serving_default` takes raw pixels.
+
+    The pixels are uint8, of shape `(None, 8, 8, 1)`: any number of images. There are two outputs,
+    with one number for each image: `digit`, the class with the highest score, and `probability`,
+    the probability of this class.
+
+    Args:
+        model: Takes prepared images, and returns one score for each of ten classes.
+        prepare: A function of tensors that takes uint8 pixels and returns float32 images.
+        folder: Where the export goes, a string.
+    """
+
     ### BEGIN SOLUTION
     def best(pixels):
         chances = tf.nn.softmax(model(prepare(pixels), training=False))
@@ -201,16 +213,9 @@ dl.check("export_service")
 # ## Task 4: which worker writes where
 #
 # Which worker writes where, if all call `model.save(where(...))` at the same time, on a disk that
-# they share? Write `where(folder, job, index, jobs)`, which only returns a path, because the
-# program makes the folder of each path itself.
-#
-# - `folder` is a string, the folder where the model should be.
-# - `job` and `index` say which task calls, such as `"worker"` and `2`.
-# - `jobs` is how many tasks of each job there are: `{"chief": 1, "worker": 3}` or `{"worker": 2}`.
-# - The chief gets `folder/model.keras`. It's the task of the job `chief`, or worker 0 if there is
-#   no such job.
-# - Every other task gets a path of its own, which ends with `.keras` as well, because `model.save`
-#   asks for that. About 4 lines.
+# they share? Write `where`, which only returns a path, because the program makes the folder of each
+# path itself. The chief is the task of the job `chief`, or worker 0 if there's no such job. Four
+# lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -234,6 +239,18 @@ dl.check("export_service")
 # %%
 # task: where_to_write
 def where(folder, job, index, jobs):
+    """The path under which a task saves the model.
+
+    Args:
+        folder: The folder where the model should be, a string.
+        job: The job of the task that calls, such as `"worker"`.
+        index: The number of that task in its job, such as `2`.
+        jobs: The number of tasks of each job: `{"chief": 1, "worker": 3}` or `{"worker": 2}`.
+
+    Returns:
+        `folder/model.keras` for the chief. Every other task gets a path of its own, which ends
+        with `.keras` as well, because `model.save` asks for that.
+    """
     ### BEGIN SOLUTION
     is_chief = job == "chief" or ("chief" not in jobs and index == 0)
     if is_chief:
