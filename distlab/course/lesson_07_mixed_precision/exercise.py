@@ -40,14 +40,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # ## Task 1: a head that forgets
 #
 # Which probabilities does this head lose, and how do you keep them? `head` makes the last layers of
-# a model under the policy `mixed_float16`. It should divide the scores by a `temperature` before
-# the softmax, which makes the probabilities more equal. The version below ignores it, and turns
-# every probability below 3e-8 into zero. Run the check, then repair `head`.
-#
-# - `features` is what the body of the model returns, a float16 Keras tensor.
-# - `temperature` is a number above 1.
-# - `head` returns the probabilities of the classes in float32, and they're right even if they're as
-#   small as 1e-12. Two or three lines are enough.
+# a model under the policy `mixed_float16`. The version below ignores the `temperature`, and turns
+# every probability below 3e-8 into zero. Run the check, then repair `head`. Two or three lines are
+# enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -71,6 +66,17 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %%
 # task: float32_head
 def head(features, classes, temperature):
+    """Adds a head to the body of a model, under the policy `mixed_float16`.
+
+    Args:
+        features: What the body returns, a float16 Keras tensor.
+        classes: The number of classes.
+        temperature: A number above 1. The scores are divided by it before the softmax, which makes
+            the probabilities more equal.
+
+    Returns:
+        The probabilities of the classes in float32, right even if they're as small as 1e-12.
+    """
     ### BEGIN SOLUTION
     scores = keras.layers.Dense(classes)(features)
     return keras.layers.Activation("softmax", dtype="float32")(scores / temperature)
@@ -92,17 +98,7 @@ dl.check("float32_head")
 # What must all replicas do if one of them overflows? Write `scaled_update`, which runs **on every
 # replica, inside `strategy.run`**. A replica has already summed the losses of its own examples,
 # divided them by the global batch, multiplied this share by `scale`, and taken the gradient. You
-# write what follows.
-#
-# - `gradient` is this replica's gradient of the scaled loss. It's a float32 vector that was float16
-#   before, so some of its numbers may be infinite or NaN, on one replica or on several.
-# - `scale` (float32) and `good_steps` (int32) are what you returned in the step before.
-# - It returns `(step, scale, good_steps)`, the same on all replicas. About 9 lines.
-# - `step` is the gradient of the global batch, unscaled, and clipped to the norm `clip_norm`. It's
-#   zero if the step is skipped. (With plain SGD, a zero leaves the weights as they are. With
-#   momentum or Adam it doesn't, so there Keras doesn't call the optimizer at all.)
-# - After an overflow on any replica, the scale is halved and the count starts at 0.
-# - When `grow_every` good steps in a row are complete, the scale doubles and the count starts at 0.
+# write what follows, for which nine lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -121,13 +117,26 @@ dl.check("float32_head")
 # <details><summary>Hint 3</summary>
 #
 # The order is reduce, check, unscale, clip, step or skip. The shares are parts of one mean, so sum
-# them.
+# them. With plain SGD, a step of zero leaves the weights as they are. With momentum or Adam it
+# doesn't, so there Keras doesn't call the optimizer at all.
 # </details>
 
 
 # %%
 # task: scaled_update
 def scaled_update(gradient, scale, good_steps, clip_norm, grow_every):
+    """Returns `(step, scale, good_steps)`, which are the same on all replicas.
+
+    `step` is the gradient of the global batch, unscaled and then clipped. After an overflow on any
+    replica, `step` is zero, `scale` is halved and `good_steps` starts at 0.
+
+    Args:
+        gradient: This replica's gradient of the scaled loss, a vector in float32 that was float16
+            before. Some numbers may be infinite or NaN, on one replica or on several.
+        scale, good_steps: What you returned in the step before, a float32 and an int32.
+        clip_norm: The largest norm of `step`.
+        grow_every: After so many good steps in a row, `scale` doubles and `good_steps` starts at 0.
+    """
     ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
     total = context.all_reduce("SUM", gradient)
@@ -154,16 +163,9 @@ dl.check("scaled_update")
 # %% [markdown]
 # ## Task 3: a loop in float16
 #
-# How do you train with gradients of about 1e-8, which float16 rounds to 0? Write a loop with a
-# fixed scale, `train(strategy, model, optimizer, dataset, scale)`, which reads `dataset` once.
-# About 16 lines.
-#
-# - `model` and `optimizer` (plain SGD) were made in the scope, under `mixed_float16`. The model
-#   returns float32.
-# - `dataset` has batches of `(x, y)` and isn't distributed yet: the replicas must share each batch.
-#   All shares are equal here.
-# - The loss is the mean squared error over the global batch.
-# - It returns a list with the loss of each global batch before the update, as you would log it.
+# How do you train with gradients of about 1e-8, which float16 rounds to 0? Write `train`, a loop
+# with a fixed loss scale that reads `dataset` once. The replicas must share each batch, and the
+# loss is the mean squared error over the global batch. About 16 lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -185,6 +187,15 @@ dl.check("scaled_update")
 # %%
 # task: train_float16
 def train(strategy, model, optimizer, dataset, scale):
+    """Returns the loss of each global batch before its update, as you would log it, in a list.
+
+    Args:
+        strategy: The strategy in whose scope the model and the optimizer were made.
+        model: A model under `mixed_float16` that returns float32.
+        optimizer: A plain SGD.
+        dataset: Batches of `(x, y)`, not distributed yet. All shares of a batch are equal.
+        scale: The loss scale, a number.
+    """
     ### BEGIN SOLUTION
     weights = model.trainable_variables
     error_of = keras.losses.MeanSquaredError(reduction="none")
@@ -220,14 +231,8 @@ dl.check("train_float16")
 # ## Task 4: a memory budget
 #
 # How many bytes does training with Adam take on **one replica** of a `MirroredStrategy`? Write
-# `training_bytes`, which returns a dictionary with the bytes of `"weights"`, `"gradients"` (those
-# of the weights), `"optimizer"` and `"activations"`. Leave out the 16-bit copies of the weights.
-# About 8 lines.
-#
-# - `parameters` is the number of weights of the model, and `activations` the number of values that
-#   its layers return for one example. All of them are kept for the backward pass.
-# - `global_batch` is shared equally among `replicas`.
-# - `policy` is `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`.
+# `training_bytes`, which computes four parts from the sizes of the model and the batch. Leave out
+# the 16-bit copies of the weights. Eight lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -249,6 +254,20 @@ dl.check("train_float16")
 # %%
 # task: training_bytes
 def training_bytes(parameters, activations, global_batch, replicas, policy):
+    """The memory that training with Adam takes on one replica.
+
+    Args:
+        parameters: The number of weights of the model.
+        activations: The number of values that its layers return for one example. All of them are
+            kept for the backward pass.
+        global_batch: The number of examples in a step, shared equally among the replicas.
+        replicas: The number of replicas.
+        policy: `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`.
+
+    Returns:
+        A dictionary with the bytes of `"weights"`, `"gradients"` (those of the weights),
+        `"optimizer"` and `"activations"`.
+    """
     ### BEGIN SOLUTION
     computed = 4 if policy == "float32" else 2
     return {
@@ -271,16 +290,8 @@ dl.check("training_bytes")
 # ## Task 5: choose
 #
 # Which policy would you try first on each of these devices, for speed, and does it need a loss
-# scale? Write `choose(device)`, which gets one of the names and returns two things: the policy, and
-# `True` or `False`. About 5 lines.
-#
-# | device | what it is |
-# |---|---|
-# | `"GTX 1080"` | a GPU of the Pascal generation (2016) |
-# | `"Titan V"` | a GPU of the Volta generation (2017) |
-# | `"RTX 2080"` | a GPU of the Turing generation (2018) |
-# | `"L4"` | a GPU of the Ada Lovelace generation (2022) |
-# | `"TPU v5e"` | a TPU |
+# scale? Write `choose`, which gets the name of one device. The docstring lists them, each with its
+# generation. Five lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -302,6 +313,16 @@ dl.check("training_bytes")
 # %%
 # task: choose_policy
 def choose(device):
+    """The policy to try first on a device, and whether it needs a loss scale.
+
+    Args:
+        device: One of five names. `"GTX 1080"` is a GPU of the Pascal generation (2016),
+            `"Titan V"` of Volta (2017), `"RTX 2080"` of Turing (2018), and `"L4"` of Ada Lovelace
+            (2022). `"TPU v5e"` is a TPU.
+
+    Returns:
+        Two things: the name of the policy, and `True` or `False`.
+    """
     ### BEGIN SOLUTION
     if device in ("Titan V", "RTX 2080"):
         return "mixed_float16", True
