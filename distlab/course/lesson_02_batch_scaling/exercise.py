@@ -17,8 +17,9 @@
 # | report `where_the_rule_ends` | compare two rules for Adam's rate with none | 20 | hard | extra |
 # | your own model | double its batch: and its rate? (no points) | 20 | open | extra |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open a hint. The report uses task 4.
+# Write your answers in the cells that start with `# task:`, where a docstring says what each
+# function takes and returns. Run them, and then the check below each. If you get stuck, open a
+# hint. The report uses task 4.
 
 # %%
 import math
@@ -38,16 +39,10 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: plan a job
 #
-# A rate of `found_rate` worked on one device with batches of `found_batch`: what does the job need
-# on several replicas? Each replica adds up the gradients of `accumulate` micro-batches of
-# `per_replica` examples before all of them reduce and update ([gradient
-# accumulation](../docs/glossary.md#gradient-accumulation)). The optimizer gets the mean over all
-# examples of the update. Write `plan_job(...)`, which returns a dictionary with three keys:
-#
-# - `"global_batch"`: the examples in one update.
-# - `"learning_rate"`: by the lesson's rule for the `optimizer`, `"sgd"` or `"adam"`.
-# - `"steps"`: the updates in all epochs. The partial batch at the end of an epoch is an update as
-#   well. About 8 lines.
+# What does a job on several replicas need, if a rate of `found_rate` worked on one device with
+# batches of `found_batch`? Each replica sums the gradients of `accumulate` micro-batches before all
+# of them reduce and update ([gradient accumulation](../docs/glossary.md#gradient-accumulation)).
+# Write `plan_job`, for which about 8 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -61,6 +56,20 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 def plan_job(
     examples, epochs, per_replica, replicas, accumulate, optimizer, found_rate, found_batch
 ):
+    """Plans the global batch, the learning rate and the steps of a job.
+
+    Args:
+        examples, epochs: The examples of one epoch, and the number of epochs.
+        per_replica, replicas: The examples in one micro-batch, and the number of replicas.
+        accumulate: How many micro-batches each replica takes for one update.
+        optimizer: `"sgd"` or `"adam"`. It gets the mean gradient over all examples of the update.
+        found_rate, found_batch: The rate that worked on one device, and its batch size.
+
+    Returns:
+        A dictionary: `"global_batch"`, the examples in one update; `"learning_rate"`, by the
+        lesson's rule for the optimizer; `"steps"`, the updates in all epochs, where the partial
+        batch at the end of an epoch is an update as well.
+    """
     ### BEGIN SOLUTION
     plan = dl.plan_batch(
         global_batch=per_replica * replicas * accumulate,
@@ -94,15 +103,9 @@ dl.check("plan_job")
 # %% [markdown]
 # ## Task 2: a warm-up that never arrives
 #
-# Why does this warm-up never reach its full rate? A Keras callback asks `rate_at(epoch, batch,
-# steps_per_epoch, warmup_epochs, first_rate, full_rate)` for the rate of each step. It counts both
-# epoch and batch from 0, and **the count of batches starts again in every epoch**. The function
-# raises no error, and it's wrong in two ways. Repair it:
-#
-# - The very first step has `first_rate`, and the first step after `warmup_epochs` epochs has
-#   `full_rate`. In between, the rate grows by the same amount in each step.
-# - After the warm-up the rate stays, and with 0 epochs of warm-up every step has `full_rate`. About
-#   5 lines.
+# Why does this warm-up never reach its full rate? A Keras callback asks `rate_at` for the rate of
+# each step, and **the count of batches starts again in every epoch**. The function raises no error,
+# although it breaks the rules in its docstring in two ways. About 5 lines repair it.
 #
 # <details><summary>Hint</summary>
 #
@@ -114,6 +117,19 @@ dl.check("plan_job")
 # %%
 # task: rate_at
 def rate_at(epoch, batch, steps_per_epoch, warmup_epochs, first_rate, full_rate):
+    """The learning rate of one step, with a linear warm-up.
+
+    The very first step has `first_rate`, and the first step after the warm-up has `full_rate`. In
+    between, the rate grows by the same amount in each step, and after the warm-up it stays.
+
+    Args:
+        epoch: The epoch of the step, counted from 0.
+        batch: The batch of the step within its epoch, counted from 0.
+        steps_per_epoch: The number of batches in an epoch.
+        warmup_epochs: The length of the warm-up. With 0 epochs every step has `full_rate`.
+        first_rate: The rate at which the warm-up begins.
+        full_rate: The rate at which it ends.
+    """
     ### BEGIN SOLUTION
     step = epoch * steps_per_epoch + batch
     steps = warmup_epochs * steps_per_epoch
@@ -146,12 +162,9 @@ dl.check("rate_at")
 # ## Task 3: signal and noise on the replicas
 #
 # How much of a gradient is noise, if it's too large to leave its replica, as in a real job? Write
-# `noise_parts(gradient, per_replica)`, which runs **on every replica, inside `strategy.run`**.
-#
-# - `gradient` is this replica's float32 vector: the mean over its own `per_replica` examples.
-# - It returns `(noise, signal)`, the same on every replica: the lesson's variance of one example's
-#   gradient, and the squared norm of the true gradient, both from this one step.
-# - It must hold for any number of replicas from two on. About 8 lines.
+# `noise_parts`, which runs **on every replica, inside `strategy.run`**, and returns the same two
+# numbers on each of them. It must hold for any number of replicas from two on, and about 8 lines
+# are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -169,6 +182,16 @@ dl.check("rate_at")
 # %%
 # task: noise_parts
 def noise_parts(gradient, per_replica):
+    """The noise and the signal in the gradient of one step.
+
+    Args:
+        gradient: This replica's float32 vector, the mean over its own examples.
+        per_replica: The number of examples on each replica.
+
+    Returns:
+        `(noise, signal)`: the lesson's variance of one example's gradient, and the squared norm of
+        the true gradient, both estimated from this one step.
+    """
     ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
     small = context.all_reduce("MEAN", tf.reduce_sum(gradient**2))
@@ -196,16 +219,10 @@ dl.check("noise_parts")
 # %% [markdown]
 # ## Task 4: what does the larger batch cost?
 #
-# How much accuracy does a larger batch cost after equal epochs, and how sure is that? Seed 3 starts
-# from the same weights with both batches and meets the digits in the same order, so compare **seed
-# by seed**: each seed gives one difference. Write `compare_batches(small, large, epochs)`.
-#
-# - `small` and `large` come from `train_many`: `runs.rates` are the rates, and
-#   `runs.accuracy_after(epochs, on="validation")` or `on="test"` has the shape `[rates, seeds]`.
-#   Runs may be longer than `epochs`.
-# - Each batch size gets the rate that's best for it after `epochs` epochs.
-# - It returns the two rates as a pair `(small's, large's)`, the mean over the seeds of large's test
-#   accuracy minus small's, and the standard error of that mean (`ddof=1`). About 8 lines.
+# How much accuracy does a larger batch cost after equal epochs, and how sure is that? Seed 3 gives
+# both batches the same initial weights and the same order of digits, so compare **seed by seed**:
+# each seed gives one difference. Write `compare_batches`, which takes each batch size at its own
+# best rate. About 8 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -217,6 +234,19 @@ dl.check("noise_parts")
 # %%
 # task: compare_batches
 def compare_batches(small, large, epochs):
+    """Compares the test accuracy of two batch sizes, each at its own best rate.
+
+    Args:
+        small: What `train_many` returned for the small batch. `small.rates` are its rates, and
+            `small.accuracy_after(epochs, on="validation")` or `on="test"` has the shape
+            `[rates, seeds]`.
+        large: The same for the large batch.
+        epochs: After how many epochs to choose the rates and to compare. Runs may be longer.
+
+    Returns:
+        Three values: the best rates as a pair `(small's, large's)`, the mean over the seeds of
+        large's test accuracy minus small's, and the standard error of that mean (`ddof=1`).
+    """
     ### BEGIN SOLUTION
     rates, accuracies = [], []
     for runs in (small, large):
