@@ -16,8 +16,9 @@
 # | 4. `train` | the whole loop, against a single device's weights | 12 | hard | extra |
 # | 5. your own model | compare your own loop with a single device (no points) | 15 | open | extra |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint.
+# Write your answers in the cells that start with `# task:`, where a docstring says what each
+# function takes and returns. Run them, and then the check below each. If you get stuck, open the
+# hint.
 
 # %%
 import keras
@@ -32,15 +33,10 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: find three bugs
 #
-# What gives each of three losses a wrong scale? A model has two heads, which name the digit and say
-# whether it's odd, and a penalty keeps its weights small. `replica_loss` scales all three losses
-# wrongly. Run the check first: it says with which factor each loss enters the sum of four replicas'
-# gradients. Make each factor 1.
-#
-# - `replica_loss(model, x, y, global_batch)` runs on each replica, inside `strategy.run`.
-# - `x` and `y` are this replica's examples, a quarter of the batch. All shares are equal here.
-# - `global_batch` is how many examples all replicas have together.
-# - It returns this replica's loss, one number. Change about 3 lines.
+# What gives each of three losses a wrong scale? A model's two heads name the digit and say whether
+# it's odd, and a penalty keeps its weights small. Run the check first, because it says with which
+# factor each loss enters the sum of four replicas' gradients. Change about 3 lines of
+# `replica_loss`, so that each factor is 1.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -63,6 +59,14 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %%
 # task: repair_losses
 def replica_loss(model, x, y, global_batch):
+    """This replica's loss, one number. It runs on each replica, inside `strategy.run`.
+
+    Args:
+        model: A Keras model with two heads, whose `losses` are the penalty.
+        x: This replica's images, a quarter of the batch. All shares are equal here.
+        y: The digits in these images.
+        global_batch: How many examples all replicas have together.
+    """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     digit_logits, odd_logits = model(x, training=True)
     is_odd = tf.cast(y % 2, tf.float32)[:, None]
@@ -95,17 +99,10 @@ dl.check("repair_losses")
 # %% [markdown]
 # ## Task 2: the mean over tokens
 #
-# By what do you divide if replicas have different numbers of tokens, as the small batches of 2024
-# had? Each example is a sentence, padded at its end to the length of all others. The loss of a
-# batch is **the mean over its tokens**, and padding doesn't count. Shares may be unequal: 3, 3, 3
-# and 1 sentences, or 2, 2, 1 and 0.
-#
-# - `exact_loss(per_token, is_token)` runs on each replica, inside `strategy.run`.
-# - `per_token` has the loss at each position of this replica's sentences, shape (sentences,
-#   positions). At padding it's a number without a meaning. There may be no sentence at all.
-# - `is_token` has the same shape: 1.0 at a token and 0.0 at padding.
-# - It returns this replica's loss, one number. The sum over all replicas must be the mean over the
-#   tokens of the whole batch. About 3 lines.
+# By what do you divide if replicas have different numbers of tokens? Write `exact_loss`, which runs
+# on each replica, inside `strategy.run`. Its sum over all replicas must be **the mean over the
+# tokens** of the whole batch, where the padding at the end of a sentence doesn't count. About 3
+# lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -129,6 +126,14 @@ dl.check("repair_losses")
 # %%
 # task: exact_loss
 def exact_loss(per_token, is_token):
+    """This replica's part of the loss of the whole batch, one number.
+
+    Args:
+        per_token: The loss at each position of this replica's sentences, of shape (sentences,
+            positions). At padding it's a number without a meaning. Shares may be unequal, such as
+            3, 3, 3 and 1 sentences, and a replica may have no sentence at all.
+        is_token: 1.0 at each token and 0.0 at padding, in the same shape.
+    """
     ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
     tokens = context.all_reduce("SUM", tf.reduce_sum(is_token))
@@ -162,15 +167,9 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 
 
 # %% [markdown]
-# Write `train_in_calls`, which does the same in one call of a compiled function for each number in
-# `steps_of_calls`.
-#
-# - `steps_of_calls` is a list such as `[2, 5, 3]`: 2 steps in the first call, 5 in the second, ...
-# - The loop over the steps is inside the `tf.function`. Otherwise the check gives no points.
-# - TensorFlow traces it once, although the numbers differ.
-# - `replica_step` takes one argument, a batch.
-# - It returns a list with one number for each call: the mean over its steps of the loss of a step,
-#   which is the sum over the replicas. About 9 lines.
+# Write `train_in_calls`, which does the same in one `tf.function` call for each number in
+# `steps_of_calls`. The loop over the steps must be inside it, and TensorFlow traces it once,
+# although the numbers differ. About 9 lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -194,6 +193,19 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 # %%
 # task: train_in_calls
 def train_in_calls(strategy, replica_step, iterator, steps_of_calls):
+    """Trains with one call of a compiled function for many steps.
+
+    Args:
+        strategy: The strategy whose replicas take the steps.
+        replica_step: Takes one argument, a batch, and returns this replica's loss.
+        iterator: An iterator over distributed batches.
+        steps_of_calls: A list such as `[2, 5, 3]`: 2 steps in the first call, 5 in the second, ...
+
+    Returns:
+        A list with one number for each call: the mean over its steps of the loss of a step, which
+        is the sum over the replicas.
+    """
+
     ### BEGIN SOLUTION
     @tf.function
     def call(iterator, steps):
@@ -217,17 +229,9 @@ dl.check("train_in_calls")
 # ## Task 4: the whole loop (optional)
 #
 # Can your loop end with a single device's weights if some examples have no label? Those must not
-# count, in a last batch that's partial as well. Put your pieces together.
-#
-# - `train(strategy, model, dataset, epochs)` trains `model`, which was built in the strategy's
-#   scope, with `model.optimizer` (SGD with momentum).
-# - `dataset` has batches of `(x, y, has_label)`, not yet distributed. Each batch must be split
-#   among the replicas.
-# - `has_label` is 1.0 for an example with a label and 0.0 for one without. The loss of a batch is
-#   the mean over the examples **with a label**, plus the penalty in `model.losses`. The loss of
-#   an example is the sparse categorical cross-entropy of logits.
-# - Compile the loop as in task 3. The optimizer's variables must exist before TensorFlow traces it.
-# - Each epoch goes through the whole data set. It returns nothing. About 16 lines.
+# count, in a last batch that's partial as well. Put your pieces together in `train`, and compile
+# its loop as in task 3: the optimizer's variables must exist before TensorFlow traces it. About 16
+# lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -252,6 +256,13 @@ dl.check("train_in_calls")
 # %%
 # task: train
 def train(strategy, model, dataset, epochs):
+    """Trains `model`, built in the strategy's scope, with `model.optimizer` (SGD with momentum).
+
+    Each epoch goes through all of `dataset`, whose batches `(x, y, has_label)` aren't distributed
+    yet: each must be split among the replicas. `has_label` is 1.0 for an example with a label and
+    0.0 for one without. The loss of a batch is the mean over its examples with a label, by sparse
+    categorical cross-entropy of logits, plus the penalty in `model.losses`. Returns nothing.
+    """
     ### BEGIN SOLUTION
     losses_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     weights = model.trainable_variables
