@@ -14,9 +14,9 @@
 # | 3. `local_step` | train apart, and average the weights now and then | 10 | medium | extra |
 # | 4. how far can you go? | accuracy against all-reduces (no points) | 10 | open | extra |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint. Inside a step,
-# `tf.distribute.get_replica_context().all_reduce("SUM", values)` takes a tensor or a list of
+# Write your answers in the cells that start with `# task:`, where a docstring says what each
+# function takes. Run them, and then the check below each. If you get stuck, open the hint. Inside a
+# step, `tf.distribute.get_replica_context().all_reduce("SUM", values)` takes a tensor or a list of
 # tensors, and with `"MEAN"` it averages.
 
 # %%
@@ -33,15 +33,10 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a step of linear regression
 #
-# How does a replica without a single example take the right step? Write
-# `sgd_step(slope, offset, x, y, rate)`, which runs **on every replica** and takes one step of SGD.
-# The model is `slope * x + offset`, and the loss is the mean squared error over the **global**
-# batch.
-#
-# - `slope` and `offset` are mirrored variables, one number each, without an aggregation.
-# - `x` and `y` are this replica's float32 vectors. Replicas have different numbers of examples, and
-#   one of them can have **none**.
-# - After the step all copies hold what a single device would hold. Return nothing. About 6 lines.
+# How does a replica without a single example take the right step? Write `sgd_step`, which runs **on
+# every replica** and takes one step of SGD. The model is `slope * x + offset`, and the loss is the
+# mean squared error over the **global** batch. After the step all copies must hold what a single
+# device would. About 6 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -54,6 +49,16 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %%
 # task: sgd_step
 def sgd_step(slope, offset, x, y, rate):
+    """Takes one step of SGD, and returns nothing.
+
+    Args:
+        slope: A mirrored variable, one number, without an aggregation.
+        offset: Another variable of the same kind.
+        x: This replica's float32 vector. Replicas have different numbers of examples, and one of
+            them can have none.
+        y: The target of each example in `x`, a float32 vector as well.
+        rate: The learning rate.
+    """
     ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
     error = slope * x + offset - y
@@ -81,13 +86,8 @@ dl.check("sgd_step")
 #
 # Why do equal copies still hold the wrong weights? Adagrad divides each step by the root of the sum
 # of all squared gradients so far, and here the gradient is first limited to the range from `-limit`
-# to `limit`. The function is right on one device, but on four replicas the copies of `weight` are
-# equal and wrong. Repair it.
-#
-# - `weight` and `total` are mirrored variables, vectors without an aggregation, and `total` starts
-#   above 0.
-# - `gradient` is this replica's part. The **sum** over all replicas is the gradient of one device.
-# - After the step all copies of **both** variables hold what one device would hold. Change 2 lines.
+# to `limit`. The function is right on one device, and wrong on four replicas. Change 2 lines to
+# repair it.
 #
 # <details><summary>Hint</summary>
 #
@@ -99,6 +99,16 @@ dl.check("sgd_step")
 # %%
 # task: adagrad_step
 def adagrad_step(weight, total, gradient, rate, limit):
+    """Takes one step of Adagrad, after which all copies hold what one device would hold.
+
+    Args:
+        weight: A mirrored variable, a vector without an aggregation.
+        total: The sum of squared gradients, a variable of the same kind that starts above 0. All
+            copies of it must be right as well.
+        gradient: This replica's part. The sum over all replicas is the gradient of one device.
+        rate: The learning rate.
+        limit: The gradient is clipped to the range from `-limit` to `limit`.
+    """
     context = tf.distribute.get_replica_context()
     ### BEGIN SOLUTION
     gradient = context.all_reduce("SUM", gradient)
@@ -134,15 +144,8 @@ dl.check("adagrad_step")
 #
 # How rarely can replicas meet? Between cities an all-reduce can take longer than a step, so *[local
 # SGD](../docs/glossary.md#local-sgd)* lets the copies drift apart for a while, and then replaces
-# them all by their mean. Write `local_step(weight, gradient, rate, step, every)`, which runs **on
-# every replica**:
-#
-# - `weight` is a mirrored variable, a vector without an aggregation. `gradient` is this replica's
-#   own gradient, the mean over its own examples.
-# - `step`, which counts from 1, and `every` are Python numbers, the same on all replicas.
-# - In every step the replica subtracts `rate * gradient` from **its own** copy.
-# - If `step` is a multiple of `every`, all copies then become the mean of the copies. In all other
-#   steps there is **no all-reduce**. Return nothing. About 3 lines.
+# them all by their mean. Write `local_step`, which runs **on every replica**, with **no
+# all-reduce** in a step that doesn't average. About 3 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -155,6 +158,18 @@ dl.check("adagrad_step")
 # %%
 # task: local_step
 def local_step(weight, gradient, rate, step, every):
+    """Takes one step of local SGD, and returns nothing.
+
+    In every step the replica subtracts `rate * gradient` from its own copy. If `step` is a
+    multiple of `every`, all copies then become the mean of the copies.
+
+    Args:
+        weight: A mirrored variable, a vector without an aggregation.
+        gradient: This replica's own gradient, the mean over its own examples.
+        rate: The learning rate.
+        step: The number of this step, counted from 1: a Python number, the same on all replicas.
+        every: How many steps there are from one mean to the next, a Python number as well.
+    """
     ### BEGIN SOLUTION
     weight.assign_sub(rate * gradient)
     if step % every == 0:
