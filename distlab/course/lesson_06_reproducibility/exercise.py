@@ -14,9 +14,10 @@
 # | 2. `replica_masks` | give each layer its own masks, on one replica or all | 12 | medium | core |
 # | 3. `expectations` | sort pairs of runs: identical, close, different | 10 | medium | core |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open a hint. The checks work with `deterministic=True` and without it, and
-# it stays on until you restart the kernel.
+# Write your answers in the cells that start with `# task:`, where a docstring says what each
+# function takes and returns. Run them, and then the check below each. If you get stuck, open a
+# hint. The checks work with `deterministic=True` and without it, and it stays on until you restart
+# the kernel.
 
 # %%
 import random
@@ -35,8 +36,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a run that you can repeat
 #
-# From which of the three streams does each of these two functions draw? `train_once` below calls
-# both. Leave them as they are.
+# Why do two runs of `train_once` differ, although one line should make them repeatable? It calls
+# these two functions, which you leave as they are. From which of the three streams does each of
+# them draw?
 
 
 # %%
@@ -59,14 +61,8 @@ def make_data():
 
 
 # %% [markdown]
-# Why do two runs of `train_once` differ, although it has a line that should make them repeatable?
-# Repair the function. Change one line, or move it, or both.
-#
-# - `train_once(seed, build, make_data)` trains for two epochs and returns the weights.
-# - The same seed gives the same run, whatever was drawn before, and a different seed gives a
-#   different run.
-# - The check brings its own `build` and `make_data`, which draw from the same streams as those
-#   above.
+# Change one line of `train_once`, or move it, or both. The check brings its own `build` and
+# `make_data`, which draw from the same streams.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -87,6 +83,14 @@ def make_data():
 # %%
 # task: equal_runs
 def train_once(seed, build, make_data):
+    """Trains for two epochs and returns the weights.
+
+    Args:
+        seed: The same seed gives the same run, whatever was drawn before, and a different seed
+            gives a different run.
+        build: Returns a compiled model.
+        make_data: Returns the data set.
+    """
     ### BEGIN SOLUTION
     dl.set_seed(seed)
     model = build()
@@ -128,21 +132,9 @@ dl.check("equal_runs")
 # ## Task 2: masks that differ and masks that agree
 #
 # Which numbers must go into a layer's state, so that each mask is new where it should be new? Write
-# `seed_layers(generators, shared, base_seed, step)`, which runs **on each replica, at the start of
-# each step**, and assigns a `state` of two int64 numbers to each generator.
-#
-# - In each step, a layer draws masks that no other layer and no other step draws.
-# - It draws its own on each replica, unless it's *shared*: then all replicas draw the same. (With
-#   stochastic depth, a layer decides whether to skip a block, and replicas that skip it would leave
-#   the others waiting.)
-# - A second run draws the same masks, and so does a run that resumes at this step. A different base
-#   seed gives different masks.
-# - A layer draws up to 100 times in a step, and Keras adds 1 to the second number after each draw.
-#   Even so, no two draws may use the same state, except by chance or because the layer is shared.
-#
-# You get `generators`, a list with one `keras.random.SeedGenerator` for each layer, and `shared`, a
-# list with one boolean for each. `base_seed` is a Python number, and `step` an int64 tensor, like
-# the optimizer's `iterations`. About 7 lines.
+# `seed_layers`, which runs **on each replica, at the start of each step**, and assigns a `state` of
+# two int64 numbers to each layer's generator. Its docstring says which masks must differ, and which
+# must agree. About 7 lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -168,6 +160,22 @@ dl.check("equal_runs")
 # %%
 # task: replica_masks
 def seed_layers(generators, shared, base_seed, step):
+    """Seeds the generator of each layer for one step on this replica.
+
+    - In each step, a layer draws masks that no other layer and no other step draws.
+    - It draws its own on each replica, unless it's shared: then all replicas draw the same.
+    - A second run draws the same masks, and so does a run that resumes at this step. A different
+      base seed gives different masks.
+    - A layer draws up to 100 times in a step, and Keras adds 1 to the second number after each
+      draw. Even so, no two draws use the same state, except by chance or in a shared layer.
+
+    Args:
+        generators: A list with one `keras.random.SeedGenerator` for each layer.
+        shared: A list with one boolean for each layer. Stochastic depth shares a layer, because
+            replicas that skip its block alone would leave the others waiting.
+        base_seed: A Python number.
+        step: An int64 tensor, like the optimizer's `iterations`.
+    """
     ### BEGIN SOLUTION
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     for layer, generator in enumerate(generators):
@@ -191,24 +199,8 @@ dl.check("replica_masks")
 #
 # Can the weights of two runs be identical? Both train the model of task 1 with `dl.distribute` for
 # a few steps, on the same data, with the same global batch, on the same machine and with op
-# determinism. Write `expect(first, second)`, which returns what to expect of their weights:
-#
-# - `"bitwise"`: identical bit for bit,
-# - `"close"`: they differ by rounding only,
-# - `"different"`: anything else.
-#
-# Each run is a dictionary:
-#
-# | key | value |
-# |---|---|
-# | `"seed"` | the seed that was set before all else, or `None` if no seed was set |
-# | `"replicas"` | on how many replicas it ran |
-# | `"dropout"` | the rate, the same for both runs; `0.0` is no dropout |
-# | `"resumed"` | `"no"`, `"with place"` or `"without place"` |
-#
-# `"no"` means that the run never stopped, and the other two that it resumed, with or without its
-# place in the data. Weights, optimizer and the states of random layers are always restored, and in
-# no pair are both runs `"without place"`. About 5 lines.
+# determinism. Write `expect`, which says of two runs how much their weights can differ. About 5
+# lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -231,6 +223,21 @@ dl.check("replica_masks")
 # %%
 # task: expectations
 def expect(first, second):
+    """How equal the weights of two runs can be.
+
+    Each run is a dictionary:
+
+    - `"seed"`: the seed that was set before all else, or `None` if no seed was set
+    - `"replicas"`: on how many replicas it ran
+    - `"dropout"`: the rate, the same for both runs, where `0.0` is no dropout
+    - `"resumed"`: `"no"` if it never stopped, and otherwise `"with place"` or `"without place"`:
+      whether it kept its place in the data. Weights, optimizer and the states of random layers
+      are always restored, and in no pair are both runs `"without place"`.
+
+    Returns:
+        `"bitwise"` if they can be identical bit for bit, `"close"` if they differ by rounding
+        only, and `"different"` for anything else.
+    """
     ### BEGIN SOLUTION
     if first["seed"] is None or first["seed"] != second["seed"]:
         return "different"
