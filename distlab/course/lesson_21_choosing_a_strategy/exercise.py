@@ -28,8 +28,12 @@ dl.show("devices", len(devices), expected=4)
 # %% [markdown]
 # ## Task 1: choose and defend
 #
-# What would you do in each case, and which fact decides? `choose(case)` takes a letter and returns
-# two names, an answer and its reason, each worth half a point. About 8 lines.
+# What would you do in each of six cases, and which fact decides it? Open the cases, and write
+# `choose(case)`, which takes about 8 lines. It returns an answer and its reason, each worth half a
+# point, and its docstring lists all answers and reasons. Not every reason is true, and an answer
+# may fit no case.
+#
+# <details><summary>The six cases</summary>
 #
 # - **A.** A model learns only from batches of **4** examples. It fits on one GPU, where one example
 #   takes as long as four. A host with eight GPUs is free.
@@ -45,25 +49,7 @@ dl.show("devices", len(devices), expected=4)
 #   eight take 10 GB.
 # - **F.** The same host, and the largest layer of another model takes 100 GB with its gradients.
 #   Its texts are short, and it has no experts.
-#
-# | answer | means |
-# |---|---|
-# | `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`, `"tpu"` | a strategy |
-# | `"smaller_step"` | first make the step smaller |
-# | `"sharded_data"`, `"tensor"`, `"pipeline"`, `"expert"` | divide the model, in this way |
-#
-# | reason | says |
-# |---|---|
-# | `"no_waiting"` | no step may wait for the slowest host, and old gradients are allowed |
-# | `"always_faster"` | more devices are always faster |
-# | `"layer_too_large"` | a device can't hold a single layer |
-# | `"state_too_large"` | a device holds everything, if the optimizer keeps less |
-# | `"replica_too_large"` | a device holds each layer, but not all of them |
-# | `"less_memory_each"` | under Mirrored, more devices mean less memory for weights on each |
-# | `"batch_too_small"` | the batch has too few examples for several devices |
-# | `"hosts_step_together"` | several hosts take each step together |
-#
-# Not every reason is true, and an answer may fit no case.
+# </details>
 #
 # <details><summary>Hint</summary>
 #
@@ -75,6 +61,25 @@ dl.show("devices", len(devices), expected=4)
 # %%
 # task: choose_and_defend
 def choose(case):
+    """Returns an answer and its reason for a case, as two names.
+
+    Args:
+        case: A letter from `"A"` to `"F"`.
+
+    Returns:
+        The answer is a strategy (`"one_device"`, `"mirrored"`, `"multi_worker"`,
+        `"parameter_server"` or `"tpu"`), or `"smaller_step"`, which first makes the step smaller,
+        or a way to divide the model (`"sharded_data"`, `"tensor"`, `"pipeline"` or `"expert"`). The
+        reasons, and what they say:
+        `"no_waiting"`: No step may wait for the slowest host, and old gradients are allowed.
+        `"always_faster"`: More devices are always faster.
+        `"layer_too_large"`: A device can't hold a single layer.
+        `"state_too_large"`: A device holds everything, if the optimizer keeps less.
+        `"replica_too_large"`: A device holds each layer, but not all of them.
+        `"less_memory_each"`: Under Mirrored, more devices mean less memory for weights on each.
+        `"batch_too_small"`: The batch has too few examples for several devices.
+        `"hosts_step_together"`: Several hosts take each step together.
+    """
     ### BEGIN SOLUTION
     answers = {
         "A": ("one_device", "batch_too_small"),
@@ -101,17 +106,9 @@ dl.check("choose_and_defend")
 # ## Task 2: where does it differ?
 #
 # Under which strategies does a model end with other weights, and *where* do they begin to differ?
-# Keras's own `fit` doesn't tell you. Write `compare_strategies(build, dataset, strategies)`:
-#
-# - `build()` returns a new compiled model, always with the same initial weights. `dataset` has
-#   batches of `(x, y)`. `strategies` is a dictionary from a name to a strategy.
-# - Train for **one epoch**, always by Keras's own `fit`: once without a strategy, and once under
-#   each strategy.
-# - Return a dictionary from each name to the **path** of the first weight that has a number more
-#   than 1e-5 away from one device's, such as `"model/dense/kernel"`, or to `None`. The order is
-#   that of `model.weights`.
-#
-# About 9 lines.
+# Keras's own `fit` doesn't tell you, so write `compare_strategies`. It trains with that `fit` for
+# **one epoch**, once without a strategy and once under each one, and names the first weight that
+# differs. You'll need about 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -129,6 +126,18 @@ dl.check("choose_and_defend")
 # %%
 # task: compare_strategies
 def compare_strategies(build, dataset, strategies):
+    """Returns where a model's weights first differ from one device's, under each strategy.
+
+    Args:
+        build: Returns a new compiled model, always with the same initial weights.
+        dataset: The batches of `(x, y)` of one epoch, for Keras's own `fit`.
+        strategies: A dictionary from a name to a strategy.
+
+    Returns:
+        A dictionary from each name to the path of a weight, such as `"model/dense/kernel"`. It's
+        the first one, in the order of `model.weights`, that has a number more than 1e-5 away from
+        one device's. Where no weight has, it's `None`.
+    """
     ### BEGIN SOLUTION
     one = build()
     one.fit(dataset, verbose=0, shuffle=False)
@@ -156,18 +165,8 @@ dl.check("compare_strategies")
 # ## Task 3: is it worth it?
 #
 # Which strategy would you take, by what was measured on real devices? `worth_it(measured)` should
-# say so, but it has **three bugs**, each a common way to misread measurements. Find them before you
-# run the check.
-#
-# - `measured` has a row for each strategy's name. `equal` says whether it ended with the weights of
-#   one device, `global_batch` is the number of examples in a step, and `step_ms` has the
-#   milliseconds of seven steps.
-# - Return the name with the **most examples per second**. A strategy that doesn't end with the
-#   right weights is out.
-# - One step may be disturbed, and the clock may be wrong once. Neither may change the answer.
-# - `"one_device"` is always measured, and always equal. Return it if no strategy is at least 10 %
-#   faster.
-# - Change about 3 lines.
+# say so, but it has **three bugs**, each a common way to misread measurements. Compare it with its
+# docstring, find all three before you run the check, and change about 3 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -185,6 +184,19 @@ dl.check("compare_strategies")
 # %%
 # task: worth_it
 def worth_it(measured):
+    """Returns the name of the strategy with the most examples per second.
+
+    Args:
+        measured: A row for each strategy's name. `equal` says whether it ended with the weights of
+            one device, `global_batch` is the number of examples in a step, and `step_ms` has the
+            milliseconds of seven steps. One step may be disturbed, and the clock may be wrong
+            once, but neither may change the answer.
+
+    Returns:
+        A name. A strategy that doesn't end with the right weights is out. If no strategy is at
+        least 10 % faster, it's `"one_device"`, which is always measured, and always equal.
+    """
+
     ### BEGIN SOLUTION
     def speed(name):
         row = measured[name]
