@@ -30,18 +30,10 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %% [markdown]
 # ## Task 1: a loss that cannot be compiled
 #
-# `labelled_loss` is the mean cross-entropy of the examples that have a label. An example without a
-# label has the label -1. The scores are clipped to between -3 and 3. A batch without any label has
-# the loss 0. Called eagerly, without `tf.function`, the function returns this loss. But it cannot
-# train a model: the gradient stops at NumPy's clip, `.numpy()` fails while `tf.function` traces the
-# function, on every device, and XLA refuses `tf.py_function`. Run the check before you change
-# anything, then repair `labelled_loss`.
-#
-# - `scores` has the shape [rows, classes], `labels` has the shape [rows]. Both shapes are fixed.
-# - It returns the same loss as before. It has the gradient of that loss, without a NaN; the scores
-#   that are clipped have the gradient 0.
-# - No shape in the function depends on the values of `labels`.
-# - Change about 6 lines.
+# What would let `labelled_loss` train a model? Called without `tf.function` it returns the right
+# loss, but its gradient stops at NumPy's clip, `.numpy()` fails in a trace on every device, and XLA
+# refuses `tf.py_function`. Run the check first. Then change about 6 lines, so that no shape depends
+# on the values of `labels`.
 #
 # <details><summary>Hint</summary>
 #
@@ -53,6 +45,15 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %%
 # task: labelled_loss
 def labelled_loss(scores, labels):
+    """Returns the mean cross-entropy of the examples that have a label, or 0 if none has.
+
+    The scores are clipped to between -3 and 3 first. The gradient is the one of this loss, without
+    a NaN, and scores that are clipped have the gradient 0.
+
+    Args:
+        scores: A tensor of the fixed shape [rows, classes].
+        labels: A tensor of the fixed shape [rows]. An example without a label has the label -1.
+    """
     ### BEGIN SOLUTION
     scores = tf.clip_by_value(scores, -3.0, 3.0)
     mask = tf.cast(labels >= 0, scores.dtype)
@@ -97,15 +98,10 @@ dl.check("labelled_loss")
 # %% [markdown]
 # ## Task 2: test every example, in one shape
 #
-# A compiled `step` takes images and labels, and returns two arrays: the loss of each row, and its
-# hit, which is 1.0 if the answer is right. It is compiled for `size` rows. Write
-# `evaluate_padded(step, images, labels, size)`.
-#
-# - `images` and `labels` are NumPy arrays. Their number need not be a multiple of `size`.
-# - Return the mean loss and the accuracy over all examples, as a tuple.
-# - Call `step` with exactly `size` rows each time, and as few times as possible. You may fill
-#   rows with any images, and with the label of any class, such as 0.
-# - About 10 lines.
+# How do you test every example if the compiled `step` takes only batches of `size` rows? Write
+# `evaluate_padded(step, images, labels, size)`, which calls `step` as few times as possible. You
+# may fill rows with any images, and with the label of any class, such as 0. You'll need about 10
+# lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -117,6 +113,15 @@ dl.check("labelled_loss")
 # %%
 # task: evaluate_padded
 def evaluate_padded(step, images, labels, size):
+    """Returns the mean loss and the accuracy over all examples, as a tuple.
+
+    Args:
+        step: Takes exactly `size` images and their labels, and returns two arrays: the loss of each
+            row, and its hit, which is 1.0 if the answer is right.
+        images: A NumPy array. The number of images need not be a multiple of `size`.
+        labels: A NumPy array with the label of each image.
+        size: The number of rows that `step` is compiled for.
+    """
     ### BEGIN SOLUTION
     loss_sum = hit_sum = 0.0
     for start in range(0, len(images), size):
@@ -174,8 +179,12 @@ dl.check("evaluate_padded")
 # %% [markdown]
 # ## Task 3: what do you tell your team?
 #
-# Your team wants to train on a TPU next month, and has none yet. Here are six findings, all from a
-# laptop:
+# What do six findings from a laptop tell a team that wants to train on a TPU next month, and has
+# none yet? Open the findings, and write `give_verdict(case)`, which returns a verdict and the
+# team's next step. Its docstring lists all verdicts and steps, and the function takes about 9
+# lines.
+#
+# <details><summary>The six findings</summary>
 #
 # - **A.** A step looks up the number of each word in a `tf.lookup.StaticHashTable`. It runs under
 #   plain `tf.function`. `jit_compile=True` raises an error that names the type `DT_STRING`.
@@ -190,14 +199,7 @@ dl.check("evaluate_padded")
 #   compiles. Its program has `f64[64]`.
 # - **F.** A step compiles, with fixed shapes, and gives the loss of plain TensorFlow to 1e-7. A
 #   colleague asks whether a TPU will give the loss to 1e-7, too.
-#
-# Write `give_verdict(case)`. It takes a letter and returns two texts: a verdict and the next step.
-#
-# - **Verdicts:** `"fails_everywhere"`, `"refused_here"`, `"suspect_on_tpu"`, `"not_checked"`,
-#   `"runs_on_tpu"`, `"fails_on_tpu"`.
-# - **Next steps:** `"rewrite_in_tensorflow"`, `"move_to_input_pipeline"`,
-#   `"mask_instead_of_select"`, `"use_float32"`, `"measure_on_tpu"`.
-# - About 9 lines.
+# </details>
 #
 # <details><summary>Hint</summary>
 #
@@ -208,6 +210,17 @@ dl.check("evaluate_padded")
 # %%
 # task: give_verdict
 def give_verdict(case):
+    """Returns a verdict on a finding and the next step, as two texts.
+
+    Args:
+        case: A letter from `"A"` to `"F"`.
+
+    Returns:
+        The verdict is `"fails_everywhere"`, `"refused_here"`, `"suspect_on_tpu"`, `"not_checked"`,
+        `"runs_on_tpu"` or `"fails_on_tpu"`. The next step is `"rewrite_in_tensorflow"`,
+        `"move_to_input_pipeline"`, `"mask_instead_of_select"`, `"use_float32"` or
+        `"measure_on_tpu"`.
+    """
     ### BEGIN SOLUTION
     verdicts = {
         "A": ("refused_here", "move_to_input_pipeline"),
