@@ -35,14 +35,9 @@ dl.show("devices", len(devices), expected=4)
 # output = (tf.nn.silu(x @ gate) * (x @ up)) @ down + bias
 # ```
 #
-# With `h` hidden units, `gate` and `up` have the shape `[inputs, h]` and `down` has `[h, outputs]`,
-# while `silu` and `*` work on each element alone. Write `split_gated(gate, up, down, count)` for
-# `count` devices. It returns `(pieces, forward)`:
-#
-# - `pieces` has a tuple `(gate, up, down)` for each device, `1 / count` of every kernel.
-# - `forward(x, gate, up, down, bias)` runs **on every replica**, with the device's own pieces and
-#   the whole `x` and `bias`, and returns the layer's whole output. Use one collective. About 6
-#   lines.
+# Write `split_gated(gate, up, down, count)`. It returns each device's pieces of the kernels, and a
+# `forward` that runs **on every replica** and needs only one collective. That works because `silu`
+# and `*` work on each element alone. You'll need about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -54,6 +49,19 @@ dl.show("devices", len(devices), expected=4)
 # %%
 # task: split_gated
 def split_gated(gate, up, down, count):
+    """Returns `(pieces, forward)`, a gated layer that is split over `count` devices.
+
+    Args:
+        gate: A kernel of shape `[inputs, h]`, for `h` hidden units.
+        up: A kernel of shape `[inputs, h]`.
+        down: A kernel of shape `[h, outputs]`.
+        count: The number of devices.
+
+    Returns:
+        `pieces` has a tuple `(gate, up, down)` for each device, `1 / count` of every kernel.
+        `forward(x, gate, up, down, bias)` gets the device's own pieces and the whole `x` and
+        `bias`, and returns the layer's whole output.
+    """
     ### BEGIN SOLUTION
     columns = [tf.split(kernel, count, axis=1) for kernel in (gate, up)]
     pieces = list(zip(*columns, tf.split(down, count, axis=0), strict=True))
@@ -83,7 +91,16 @@ dl.check("split_gated")
 # %% [markdown]
 # ## Task 2: a mesh for a cluster
 #
-# How should a cluster of `hosts` hosts with `per_host` devices each divide this model?
+# How should a cluster divide a model such as `example`, below? Write
+# `choose_mesh(model, hosts, per_host)`, which returns the first mesh `(data, tensor, pipeline)`
+# that works, in the order of the lesson: all devices along `data`, then `tensor` inside a host,
+# then `pipeline` between hosts. Its docstring says when a mesh works. It takes about 9 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which of the three things stays the same, however you choose the mesh? Compute it first, and then
+# try the meshes one after the other.
+# </details>
 
 # %%
 example = {
@@ -95,30 +112,25 @@ example = {
     "examples": 64,  # in a global batch
 }
 
-# %% [markdown]
-# Write `choose_mesh(model, hosts, per_host)`. It returns three whole numbers `(data, tensor,
-# pipeline)`, whose product is the number of all devices. Take the first mesh that works, in the
-# order of the lesson:
-#
-# 1. all devices along `data`,
-# 2. `tensor` inside a host: the smallest divisor of `per_host` that works,
-# 3. a whole host along `tensor`, and the smallest divisor of `hosts` along `pipeline`.
-#
-# A mesh works if a batch has an example for each of the `data` replicas, and if a device has room
-# for three things: an equal part of all parameters' bytes, because everything is sharded, and one
-# layer and one example's activations, which only `tensor` divides. A GB is 1e9 bytes. On 4 hosts of
-# 8, the model above gets `(16, 2, 1)`. About 9 lines.
-#
-# <details><summary>Hint</summary>
-#
-# Which of the three things stays the same, however you choose the mesh? Compute it first, and then
-# try the meshes one after the other.
-# </details>
-
 
 # %%
 # task: choose_mesh
 def choose_mesh(model, hosts, per_host):
+    """Returns `(data, tensor, pipeline)`, whole numbers whose product is all devices.
+
+    It's the first mesh that works, in this order: all devices along `data`; a divisor of `per_host`
+    along `tensor`, the smallest first; a whole host along `tensor` and a divisor of `hosts` along
+    `pipeline`, the smallest first. For `example` on 4 hosts of 8 it's `(16, 2, 1)`.
+
+    A mesh works if a batch has an example for each of the `data` replicas, and if a device has
+    room for three things: an equal part of all parameters' bytes, because everything is sharded,
+    and one layer and one example's activations, which only `tensor` divides. A GB is 1e9 bytes.
+
+    Args:
+        model: A dictionary with the keys of `example`.
+        hosts: The number of hosts.
+        per_host: The number of devices in each host.
+    """
     ### BEGIN SOLUTION
     devices = hosts * per_host
     shard_gb = model["parameters"] * model["bytes_per_parameter"] / 1e9 / devices
@@ -150,17 +162,10 @@ dl.check("choose_mesh")
 # %% [markdown]
 # ## Task 3: one step of the ring
 #
-# A device meets the text's keys and values piece by piece. What must it do with one more piece?
-# Write `ring_step(state, q, k, v, at_q, at_k)` with NumPy, which returns the new state.
-#
-# - `q`, `k` and `v` are the device's queries and the piece's keys and values, `[tokens, width]`.
-#   The scores are `q @ k.T / width ** 0.5`.
-# - `at_q` and `at_k` are the positions of their tokens in the text. A token sees a key whose
-#   position isn't larger than its own.
-# - `state` is `(highest, total, output)`, of shapes `[tokens, 1]`, `[tokens, 1]` and `[tokens,
-#   width]`. It begins as `-np.inf`, 0 and 0, and after the last piece `output / total` is the
-#   attention. A device begins with its own piece, so each token sees at least one key. About 6
-#   lines.
+# What must a device do with one more piece of the text's keys and values? Write `ring_step` with
+# NumPy. It returns the new state, and after the last piece `output / total` is the attention.
+# Tokens see no later key, but a device begins with its own piece, so each token sees at
+# least one. It takes about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -178,6 +183,18 @@ dl.check("choose_mesh")
 # %%
 # task: ring_step
 def ring_step(state, q, k, v, at_q, at_k):
+    """Returns the state after one more piece, in its old shapes.
+
+    Args:
+        state: `(highest, total, output)`, of shapes `[tokens, 1]`, `[tokens, 1]` and `[tokens,
+            width]`. It begins as `-np.inf`, 0 and 0.
+        q: The device's queries, `[tokens, width]`. The scores are `q @ k.T / width ** 0.5`.
+        k: The piece's keys, `[tokens, width]`.
+        v: The piece's values, `[tokens, width]`.
+        at_q: The positions of the queries' tokens in the text.
+        at_k: The positions of the keys' tokens. A token sees a key whose position isn't larger
+            than its own.
+    """
     highest, total, output = state
     ### BEGIN SOLUTION
     scores = q @ k.T / q.shape[1] ** 0.5
@@ -209,12 +226,8 @@ dl.check("ring_step")
 # ## Task 4: deal a text
 #
 # Which tokens should each device get, so that none of them waits in a causal ring? Write
-# `deal(length, devices)`. It returns a list of positions for each device.
-#
-# - Each position from 0 to `length - 1` is dealt once, and each device gets equally many.
-#   `length` is a multiple of `2 * devices`.
-# - In every turn, all devices must have the same number of pairs of a query and a key that it sees.
-#   Two lines are enough.
+# `deal(length, devices)`. In every turn, all devices must have the same number of pairs of a query
+# and a key that it sees. Two lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -225,6 +238,14 @@ dl.check("ring_step")
 # %%
 # task: deal
 def deal(length, devices):
+    """Returns a list of positions for each device, all of the same length.
+
+    Each position from 0 to `length - 1` is dealt once.
+
+    Args:
+        length: The number of tokens, a multiple of `2 * devices`.
+        devices: The number of devices.
+    """
     ### BEGIN SOLUTION
     pieces = np.split(np.arange(length), 2 * devices)
     return [[*pieces[d], *pieces[2 * devices - 1 - d]] for d in range(devices)]
