@@ -68,15 +68,8 @@ def moved_by_a_step(model):
 # ## Task 1: the upper layers learn again
 #
 # Why does only the head learn? A colleague has trained the head of a model on a frozen body, on two
-# replicas, and `unfreeze_from` was meant to set the upper layers free. Three things are wrong with
-# it. Repair it.
-#
-# - `model` is a `keras.Sequential` of dense layers and BatchNormalizations, made by
-#   `dl.distribute`. It has been trained with every layer frozen but the last.
-# - After your function, the next `fit` trains the dense layers from the one called `first` up to
-#   the last one, and no other layer. No number of a BatchNormalization changes.
-# - `fit` uses SGD with the learning rate `rate` and the model's own loss, `model.loss`.
-# - Return nothing. The repaired function has about 5 lines.
+# replicas, and `unfreeze_from` was meant to free the upper layers for the next `fit`. Three things
+# are wrong with it. Repair it so that it does what its docstring says, which takes about 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -88,6 +81,17 @@ def moved_by_a_step(model):
 # %%
 # task: unfreeze_from
 def unfreeze_from(model, first, rate):
+    """Lets the dense layers from `first` up to the last one learn in the next `fit`.
+
+    No other layer learns, and no number of a BatchNormalization changes. `fit` uses SGD and the
+    model's own loss, `model.loss`. The function returns nothing.
+
+    Args:
+        model: A `keras.Sequential` of dense layers and BatchNormalizations, made by
+            `dl.distribute`. It has been trained with every layer frozen but the last.
+        first: The name of the first dense layer that learns.
+        rate: The learning rate of SGD.
+    """
     ### BEGIN SOLUTION
     free = False
     for layer in model.layers:
@@ -130,15 +134,10 @@ dl.check("unfreeze_from")
 # %% [markdown]
 # ## Task 2: adapters, and their bytes
 #
-# What will the network have to carry? Write `add_adapters(model, rank, rate)`, which prepares a
-# model for LoRA and returns how many **numbers** one replica gives to the all-reduce in each step.
-#
-# - `model` is built, compiled and trainable throughout. It has `Dense` and `EinsumDense` layers,
-#   all with a bias, and others, but no BatchNormalization. `dl.distribute` calls your function
-#   while it builds the model.
-# - Afterwards a step trains the adapters of rank `rank` on all `Dense` and `EinsumDense` layers,
-#   and nothing else, by SGD with `rate` and the loss `model.loss`.
-# - About 7 lines.
+# What will the network have to carry if only adapters learn? Write `add_adapters(model, rank,
+# rate)`, which prepares a model for LoRA and returns how many **numbers** one replica gives to the
+# all-reduce in each step. Afterwards a step trains the adapters on all `Dense` and `EinsumDense`
+# layers, and nothing else. You'll need about 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -150,6 +149,15 @@ dl.check("unfreeze_from")
 # %%
 # task: add_adapters
 def add_adapters(model, rank, rate):
+    """Adds adapters to a model, and returns how many numbers a replica sends in each step.
+
+    Args:
+        model: A built and compiled model, trainable throughout. It has `Dense` and `EinsumDense`
+            layers, all with a bias, and others, but no BatchNormalization. `dl.distribute` calls
+            this function while it builds the model.
+        rank: The rank of the adapters.
+        rate: The learning rate of SGD, which trains the adapters with the loss `model.loss`.
+    """
     ### BEGIN SOLUTION
     for layer in model.layers:
         if isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense)):
@@ -199,12 +207,7 @@ dl.check("add_adapters")
 #
 # Why is the shipped layer wrong? A program that serves your model knows nothing of LoRA, so it
 # needs a plain `Dense` layer that computes what the adapted one does. `without_adapter(layer)` was
-# meant to return it. Repair it.
-#
-# - `layer` is a built `keras.layers.Dense` with a bias, an activation and an adapter. Its
-#   `lora_alpha` can differ from its rank.
-# - Return a new, built `Dense` layer without an adapter, which gives the same outputs.
-# - About 4 lines.
+# meant to return it. Repair it, in about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -216,6 +219,12 @@ dl.check("add_adapters")
 # %%
 # task: without_adapter
 def without_adapter(layer):
+    """Returns a new, built `Dense` layer without an adapter, which gives the same outputs.
+
+    Args:
+        layer: A built `keras.layers.Dense` with a bias, an activation and an adapter. Its
+            `lora_alpha` can differ from its rank.
+    """
     ### BEGIN SOLUTION
     plain = keras.layers.Dense(layer.units, activation=layer.activation)
     plain.build((None, layer.kernel.shape[0]))
@@ -260,16 +269,10 @@ dl.check("without_adapter")
 # %% [markdown]
 # ## Task 4: what pretraining must not see
 #
-# Some photos show two things, so they are in the data more than once, under different labels. You
-# want to pretrain on the old classes and test on the new ones. Write
-# `pretraining_rows(images, labels, new_classes, test_rows)`.
-#
-# - `images` has the shape [rows, height, width], `labels` the shape [rows].
-# - `new_classes` are the labels of the new task. `test_rows` are the indices of its test
-#   rows, and all of them have a new label.
-# - Return a list of all rows that pretraining may use: rows without a new label whose image is not
-#   the same, pixel for pixel, as an image of a test row. Leave out nothing else.
-# - About 5 lines.
+# Which rows may you pretrain on, if you want to test on new classes? Some photos show two things,
+# so they are in the data more than once, under different labels. Write `pretraining_rows`, which
+# leaves out the new classes and each copy of a test image, and nothing else. You'll need about 5
+# lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -281,6 +284,17 @@ dl.check("without_adapter")
 # %%
 # task: pretraining_rows
 def pretraining_rows(images, labels, new_classes, test_rows):
+    """Returns a list of all rows that pretraining may use.
+
+    These are the rows without a new label whose image is not the same, pixel for pixel, as an image
+    of a test row.
+
+    Args:
+        images: An array of shape [rows, height, width].
+        labels: An array of shape [rows].
+        new_classes: The labels of the new task.
+        test_rows: The indices of the new task's test rows. All of them have a new label.
+    """
     ### BEGIN SOLUTION
     tests = {images[row].tobytes() for row in test_rows}
     old = np.flatnonzero(~np.isin(labels, new_classes))
