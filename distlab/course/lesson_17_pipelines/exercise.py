@@ -39,11 +39,8 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # ## Task 1: all forward, then all backward
 #
 # How does a pipeline look in which nobody turns around before everybody is there? Write
-# `gpipe(devices, micro_batches)`.
-#
-# - It returns a list with one list of items for each device, such as `["F0", "F1", "B1", "B0"]`.
-# - Each device takes all micro-batches forward, and then all of them backward.
-# - The check runs it for several numbers of devices and micro-batches. About 3 lines.
+# `gpipe(devices, micro_batches)`, where each device takes all micro-batches forward, and then all
+# of them backward. The check runs it for several numbers of both, and about 3 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -55,6 +52,10 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %%
 # task: gpipe
 def gpipe(devices, micro_batches):
+    """Returns a list with one list of items for each device.
+
+    A device's items are, for example, `["F0", "F1", "B1", "B0"]`.
+    """
     ### BEGIN SOLUTION
     forward = [f"F{k}" for k in range(micro_batches)]
     backward = [f"B{k}" for k in reversed(range(micro_batches))]
@@ -82,11 +83,9 @@ dl.check("gpipe")
 # ## Task 2: one forward, one backward
 #
 # Can you keep GPipe's ticks and only half of its memory? Write `one_f_one_b(devices,
-# micro_batches)`, so that no device keeps more micro-batches than there are devices.
-#
-# - First comes a device's warm-up: forward passes, and how many depends on the device.
-# - Then it takes one micro-batch backward and one forward in turn, and at the end only backward.
-# - There can be fewer micro-batches than devices. About 9 lines.
+# micro_batches)`, in about 9 lines. A device warms up with forward passes, and how many depends on
+# the device. Then it takes one micro-batch backward and one forward in turn, and at the end only
+# backward.
 #
 # <details><summary>Hint</summary>
 #
@@ -98,6 +97,11 @@ dl.check("gpipe")
 # %%
 # task: one_f_one_b
 def one_f_one_b(devices, micro_batches):
+    """Returns a list with one list of items for each device.
+
+    No device keeps more micro-batches than there are devices. There can be fewer micro-batches than
+    devices.
+    """
     ### BEGIN SOLUTION
     schedule = []
     for device in range(devices):
@@ -133,11 +137,9 @@ dl.check("one_f_one_b")
 # ## Task 3: interleaved
 #
 # What if a micro-batch reached the last device in half of the time? Write `interleaved(devices,
-# micro_batches)` with two pieces of the model on each device.
-#
-# - `"F5.0"` takes micro-batch 5 through the device's first piece, `"F5.1"` through its second one.
-#   Piece 1 of device 0 follows piece 0 of the last device.
-# - The number of micro-batches is a multiple of the number of devices. About 13 lines.
+# micro_batches)` with two pieces of the model on each device, where piece 1 of device 0 follows
+# piece 0 of the last device. The docstring says how to name an item, and you'll need about 13
+# lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -151,6 +153,11 @@ dl.check("one_f_one_b")
 # %%
 # task: interleaved
 def interleaved(devices, micro_batches):
+    """Returns a list with one list of items for each device.
+
+    `"F5.0"` takes micro-batch 5 through the device's first piece, `"F5.1"` through its second one.
+    The number of micro-batches is a multiple of the number of devices.
+    """
     ### BEGIN SOLUTION
     forward, backward = [], []
     for first in range(0, micro_batches, devices):
@@ -191,14 +198,9 @@ dl.check("interleaved")
 # %% [markdown]
 # ## Task 4: zero bubble
 #
-# Who waits for the gradient of the weights? Repair `zero_bubble(devices, micro_batches)`, in which
-# each backward pass is cut in two.
-#
-# - `"B5"` computes only the gradient of the inputs, and takes one tick. `"W5"` computes the
-#   gradient of the weights, at any time after `"B5"`, and takes one tick, too.
-# - A device keeps a micro-batch until its W is done.
-# - The draft below hangs. Find out why, and then put off each W to where its device would wait.
-#   Change about 4 lines.
+# Who waits for the gradient of the weights? In `zero_bubble(devices, micro_batches)` each backward
+# pass is cut in two, B and W, and a device keeps a micro-batch until its W is done. The draft below
+# hangs. Find out why, and then put off each W to where its device would wait. Change about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -210,6 +212,11 @@ dl.check("interleaved")
 # %%
 # task: zero_bubble
 def zero_bubble(devices, micro_batches):
+    """Returns a list with one list of items for each device.
+
+    `"B5"` computes only the gradient of the inputs, and takes one tick. `"W5"` computes the
+    gradient of the weights, at any time after `"B5"`, and takes one tick, too.
+    """
     ### BEGIN SOLUTION
     schedule = []
     for device in range(devices):
