@@ -15,8 +15,9 @@
 # | 3. `choose_route` | one ring over all GPUs, or two levels | 12 | medium | core |
 # | 4. `pack_gradients` | repair the packing of gradients into messages | 8 | easy | core |
 #
-# Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint.
+# Write your answers in the cells that start with `# task:`, where a docstring says what each
+# function takes and returns. Run them, and then the check below each. If you get stuck, open the
+# hint.
 
 # %%
 import numpy as np
@@ -33,17 +34,9 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %% [markdown]
 # ## Task 1: scatter by halving
 #
-# How do you scatter in log2 N steps, if the ring needs N - 1? In each step of *recursive halving*,
-# a rank gives away half of the chunks that it hasn't given away yet, and adds what it receives to
-# the half that it keeps. Write `reduce_scatter(network, chunks)`, which returns for each rank r the
-# sum of chunk r.
-#
-# - `chunks[rank][number]` is the array that this rank has of chunk `number`. Chunks have different
-#   lengths, there are 4 or 8 ranks, and you may change `chunks`.
-# - Rank r first exchanges with `r ^ (N // 2)`, then with `r ^ (N // 4)`, and finally with `r ^ 1`.
-#   (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
-# - `network.step({(source, target): {number: array, ...}, ...})` sends dictionaries of arrays, and
-#   returns what each rank received. About 12 lines.
+# How do you scatter in log2 N steps, if the ring needs N - 1? Write `reduce_scatter` by *recursive
+# halving*: in each step, a rank gives away half of the chunks that it hasn't given away yet, and
+# adds what it receives to the half that it keeps. About 12 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -55,6 +48,20 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # %%
 # task: reduce_scatter
 def reduce_scatter(network, chunks):
+    """Sums each chunk over all ranks by recursive halving.
+
+    Rank r first exchanges with `r ^ (N // 2)`, then with `r ^ (N // 4)`, and finally with `r ^ 1`.
+    (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
+
+    Args:
+        network: `network.step({(source, target): {number: array, ...}, ...})` sends dictionaries
+            of arrays, and returns a dictionary from each rank to what it received.
+        chunks: `chunks[rank][number]` is the array that this rank has of chunk `number`. Chunks
+            have different lengths, there are 4 or 8 ranks, and you may change `chunks`.
+
+    Returns:
+        A list with the sum of chunk r for each rank r.
+    """
     ### BEGIN SOLUTION
     ranks = len(chunks)
     apart = ranks // 2
@@ -108,14 +115,9 @@ with waits_for("reduce_scatter"):
 # %% [markdown]
 # ## Task 2: gather by doubling
 #
-# How do all ranks get all arrays in log2 N steps? In *recursive doubling*, each rank has twice as
-# much after each step. Write `all_gather(network, mine)`, which returns a list with a dictionary
-# for each rank: the number of every rank, with its array.
-#
-# - `mine[rank]` is the array of this rank, and there are 8 or 16 ranks.
-# - Rank r exchanges with `r ^ 1`, then with `r ^ 2`, `r ^ 4` and so on up to `r ^ (N // 2)`.
-# - A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`.
-# - No rank sends an array to a rank that has it already. About 8 lines.
+# How do all ranks get all arrays in log2 N steps? Write `all_gather` by *recursive doubling*, so
+# that each rank has twice as much after each step, and no rank sends an array to a rank that has it
+# already. About 8 lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -126,6 +128,18 @@ with waits_for("reduce_scatter"):
 # %%
 # task: all_gather
 def all_gather(network, mine):
+    """Gives every rank the arrays of all ranks by recursive doubling.
+
+    Rank r exchanges with `r ^ 1`, then with `r ^ 2`, `r ^ 4` and so on up to `r ^ (N // 2)`.
+
+    Args:
+        network: A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`
+            returns a dictionary from each rank to what it received.
+        mine: `mine[rank]` is the array of this rank, and there are 8 or 16 ranks.
+
+    Returns:
+        A list with a dictionary for each rank, from the number of every rank to its array.
+    """
     ### BEGIN SOLUTION
     have = [{rank: array} for rank, array in enumerate(mine)]
     apart = 1
@@ -164,18 +178,9 @@ with waits_for("all_gather"):
 # ## Task 3: one ring or two levels
 #
 # Which route is quicker if GPUs have fast links inside a server, while all of them share **one**
-# slower link to the other servers? Write `choose_route(servers, gpus, size_bytes, inside,
-# between)`, which returns the name of the route that takes less time in the lesson's model of
-# latency and bandwidth.
-#
-# - `"flat"` is one ring over all GPUs, which enters and leaves each server once. In every step some
-#   message goes from one server to the next, so each step takes as long as this message.
-# - `"two levels"` begins with a ring reduce-scatter inside each server. Then each GPU all-reduces
-#   its chunk with the GPUs of the same number in the other servers, around a ring, and all these
-#   rings use the servers' links at the same time. A ring all-gather inside each server ends it.
-# - `gpus` is the number of GPUs in each server. `inside` and `between` describe a link inside a
-#   server and one between servers, each as `(latency in seconds, gigabits per second)`. About 8
-#   lines.
+# slower link to the other servers? Write `choose_route`, which returns the quicker of the two
+# routes that its docstring describes, in the lesson's model of latency and bandwidth. About 8 lines
+# are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -187,6 +192,23 @@ with waits_for("all_gather"):
 # %%
 # task: choose_route
 def choose_route(servers, gpus, size_bytes, inside, between):
+    """Returns the name of the route whose all-reduce takes less time.
+
+    - `"flat"` is one ring over all GPUs, which enters and leaves each server once. In every step
+      some message goes from one server to the next, so each step takes as long as this message.
+    - `"two levels"` begins with a ring reduce-scatter inside each server. Then each GPU
+      all-reduces its chunk with the GPUs of the same number in the other servers, around a ring,
+      and all these rings use the servers' links at the same time. A ring all-gather inside each
+      server ends it.
+
+    Args:
+        servers: The number of servers.
+        gpus: The number of GPUs in each server.
+        size_bytes: The size of the vector in bytes.
+        inside: A link inside a server, as `(latency in seconds, gigabits per second)`.
+        between: The one link between a server and the others, in the same form.
+    """
+
     ### BEGIN SOLUTION
     def secs(link, steps, message_bytes):
         latency_s, gbit_per_s = link
@@ -240,15 +262,9 @@ with waits_for("choose_route"):
 # ## Task 4: messages that leave too late
 #
 # Why does the first message leave only at the end of the backward pass, and why is a buffer of
-# `limit` bytes too small for some messages? Repair `pack_gradients(sizes, limit)`, which packs
-# gradients in the order in which they're ready. The backward pass computes the *last* layer's
-# gradient first.
-#
-# - `sizes` is a dictionary from a layer's name to the size of its gradient in bytes, from the first
-#   layer to the last.
-# - It returns a list of messages, each a list of names.
-# - If the next gradient would make the message larger than `limit` bytes, it starts a new message.
-#   A gradient that's larger than `limit` goes alone. Change about 2 lines.
+# `limit` bytes too small for some messages? Repair `pack_gradients`, which packs gradients into
+# messages in the order in which they're ready: the backward pass computes the *last* layer's
+# gradient first. Change about 2 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -259,6 +275,18 @@ with waits_for("choose_route"):
 # %%
 # task: pack_gradients
 def pack_gradients(sizes, limit):
+    """Packs gradients into messages, in the order in which they're ready.
+
+    Args:
+        sizes: A dictionary from a layer's name to the size of its gradient in bytes, from the
+            first layer to the last.
+        limit: The largest size of a message in bytes. If the next gradient would make a message
+            larger than that, it starts a new one. A gradient that's larger than `limit` goes
+            alone.
+
+    Returns:
+        A list of messages, each a list of names.
+    """
     messages, room = [], 0
     ### BEGIN SOLUTION
     for name in reversed(sizes):
