@@ -1,4 +1,4 @@
-"""The costs of failures in a long training, with the opening's numbers: one failure stops all machines.
+"""The costs of failures in a long training, with the opening's numbers: one failure stops all.
 
 interval_costs()                  # how much saving costs, and lost work, for different intervals
 lost_share(1000, restart_secs=300)      # 0.05: of the time, at the best interval
