@@ -83,13 +83,10 @@ dl.check("slices")
 # %% [markdown]
 # ## Task 2: and from files?
 #
-# And if the batch is read from files? TensorFlow then fixes the pieces before it reads: a partial
-# batch is cut into pieces as large as those of a full one. Write `split_from_files(examples,
-# replicas, batch_size)`.
-#
-# - `examples` is the size of this batch, and `batch_size` of a full one.
-# - `batch_size` divides evenly by `replicas`.
-# - `split_from_files(10, 4, 32)` is `[8, 2, 0, 0]`. About 3 lines.
+# How is a batch cut if it's read from files? TensorFlow then fixes the pieces before it reads, so a
+# partial batch is cut into pieces as large as a full batch's. Write `split_from_files(examples,
+# replicas, batch_size)`, for which about 3 lines are enough. For example, `split_from_files(10, 4,
+# 32)` is `[8, 2, 0, 0]`.
 #
 # <details><summary>Hint</summary>
 #
@@ -100,6 +97,11 @@ dl.check("slices")
 # %%
 # task: file_slices
 def split_from_files(examples, replicas, batch_size):
+    """Returns how many examples of one batch from files each replica gets, as a list.
+
+    `examples` is the size of this batch, and `batch_size` that of a full one, which divides evenly
+    by `replicas`.
+    """
     ### BEGIN SOLUTION
     piece = batch_size // replicas
     left = [examples - piece * replica for replica in range(replicas)]
@@ -180,12 +182,9 @@ dl.check("brightness")
 # %% [markdown]
 # ## Task 4: which replica saw what?
 #
-# Which examples did each replica see? Write `who_saw(strategy, dataset)`, which returns a list for
-# each replica: the numbers that it saw, over all batches, in order. (The data set gives batches of
-# numbers.)
-#
-# - For 6 numbers in batches of 4, on 2 replicas, return `[[0, 1, 4], [2, 3, 5]]`.
-# - Let the strategy share the data; it may have any number of replicas. About 6 lines.
+# Which examples did each replica see? Write `who_saw(strategy, dataset)`, which lets the strategy
+# share a data set of numbers and returns a list for each replica. For 6 numbers in batches of 4, on
+# 2 replicas, that's `[[0, 1, 4], [2, 3, 5]]`. You need about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -197,6 +196,10 @@ dl.check("brightness")
 # %%
 # task: who_saw
 def who_saw(strategy, dataset):
+    """Returns a list for each replica: the numbers that it saw, over all batches, in order.
+
+    `dataset` gives batches of numbers, and `strategy` may have any number of replicas.
+    """
     ### BEGIN SOLUTION
     seen = [[] for _ in range(strategy.num_replicas_in_sync)]
     for batch in strategy.experimental_distribute_dataset(dataset):
