@@ -84,11 +84,8 @@ dl.check("scope")
 # ## Task 2: means of unequal shares, and of none
 #
 # What are the mean loss and the mean accuracy of the global batch, if each replica knows only its
-# own? Write `combine(means, examples)`, which runs on every replica and returns them on all.
-#
-# - `means` is a float32 vector of a replica's own means.
-# - `examples`, a float32 number, is how many examples it had. If it's 0, `means` are NaN.
-# - Every example counts the same. You need about 4 lines.
+# own? Write `combine(means, examples)`, which runs on every replica and returns them on all. Every
+# example counts the same, even if some replicas had none. You need about 4 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -101,6 +98,11 @@ dl.check("scope")
 # %%
 # task: combine_shares
 def combine(means, examples):
+    """Returns the means over all replicas' examples, the same on every replica.
+
+    `means` is a float32 vector of this replica's own means, and `examples`, a float32 number, is
+    how many examples it had. If `examples` is 0, `means` are NaN.
+    """
     ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
     in_batch = context.all_reduce("SUM", examples)
@@ -120,11 +122,10 @@ dl.check("combine_shares")
 # %% [markdown]
 # ## Task 3: a variable made in a step
 #
-# Sometimes you can make a variable only in the first step, for example because its shape depends on
-# the data. But a `tf.function` runs your Python code only when it makes a
-# [trace](../docs/glossary.md#trace), a graph of TensorFlow's operations, and later calls run that
-# graph without Python. A tensor of a different shape or type makes a new trace, and each trace
-# would make a new variable, which TensorFlow refuses:
+# How many examples have all replicas seen together, if you can make the counter only inside a step?
+# A `tf.function` runs your Python code only when it makes a [trace](../docs/glossary.md#trace), a
+# graph of TensorFlow's operations. A tensor of a different shape or type makes a new trace, and
+# each trace would make a new variable, which TensorFlow refuses:
 
 
 # %%
@@ -140,18 +141,18 @@ except ValueError as error:
     print(str(error).rpartition("ValueError: ")[2].partition(". ")[0])
 
 # %% [markdown]
-# So **make it once, and keep it** where the next trace finds it, for example in a dictionary.
+# So **make it once, and keep it** where the next trace finds it, here in the dictionary `kept`.
+# Write `count_examples(kept, labels)`, which runs **on every replica, inside a `tf.function`**, and
+# keeps its variable in `kept["total"]`. After each step **every copy** holds the number of examples
+# that all replicas have seen since the first step. You need about 3 lines.
+#
+# <details><summary>Fine print</summary>
+#
 # TensorFlow traces one replica at a time: replica 0 finds the dictionary empty and makes the
 # variable, with a copy on each device, and replica 1 finds it there. You need no `with
-# strategy.scope()`, because `strategy.run` enters the scope.
-#
-# How many examples have all replicas seen together? Write `count_examples(kept, labels)`, which
-# runs **on every replica, inside a `tf.function`**.
-#
-# - `kept` is a dictionary, empty before the first step. Keep the variable in `kept["total"]`.
-# - `labels` is a vector whose length differs between replicas and steps.
-# - After each step **every copy** holds the examples of all replicas since the first step. You need
-#   about 3 lines.
+# strategy.scope()`, because `strategy.run` enters the scope. Outside an exercise you need all this
+# if, for example, the variable's shape depends on the data.
+# </details>
 #
 # <details><summary>Hint</summary>
 #
@@ -163,6 +164,11 @@ except ValueError as error:
 # %%
 # task: count_examples
 def count_examples(kept, labels):
+    """Adds this step's examples to `kept["total"]`, a variable with a copy on every replica.
+
+    `kept` is a dictionary, empty before the first step. `labels` is a vector, with one label for
+    each of this replica's examples, whose length differs between replicas and steps.
+    """
     ### BEGIN SOLUTION
     if "total" not in kept:
         kept["total"] = tf.Variable(0, aggregation=tf.VariableAggregation.SUM)
@@ -181,12 +187,8 @@ dl.check("count_examples")
 # ## Task 4: find what drifted
 #
 # Which variables of your own training have copies that differ? Write `find_drifted(strategy,
-# variables)`, a tool to keep, which returns their names in any order.
-#
-# - `variables` is a dictionary from a name to a mirrored variable, such as a vector or a matrix.
-# - A variable has drifted if any element differs on any replica, however little. Where all copies
-#   have NaN, they're equal.
-# - Your function changes no variable. You need about 5 lines.
+# variables)`, a tool to keep, which returns their names and changes no variable. A variable has
+# drifted if any element differs on any replica, however little. You need about 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -198,6 +200,11 @@ dl.check("count_examples")
 # %%
 # task: find_drifted
 def find_drifted(strategy, variables):
+    """Returns the names of the variables that have drifted, in any order.
+
+    `variables` is a dictionary from a name to a mirrored variable, such as a vector or a matrix.
+    Where all copies have NaN, they're equal.
+    """
     ### BEGIN SOLUTION
     drifted = []
     for name, variable in variables.items():
