@@ -38,12 +38,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # ## Task 1: a pipeline that is slow and wrong
 #
 # In which order must these stages be, so that training doesn't wait and every epoch is new? Repair
-# `make_pipeline`:
-#
-# - `read` is slow and always returns the same: call it once for each number, several at a time.
-# - `augment` is cheap and random: every epoch needs new versions, a new order and new batches.
-#   `seed` decides the orders.
-# - Finished batches must be kept ready. You need about 6 lines.
+# `make_pipeline`, so that `read` is called once for each number, several calls at a time. Every
+# epoch needs new versions, a new order and new batches, and finished batches must be kept ready.
+# You need about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -54,6 +51,15 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %%
 # task: repair_pipeline
 def make_pipeline(numbers, read, augment, batch, seed):
+    """Returns a data set of batches, in a new order in each epoch.
+
+    Args:
+        numbers: The numbers to read in each epoch.
+        read: Reads a number's example. It's slow, and always returns the same for a number.
+        augment: Returns a new version of an example. It's cheap and random.
+        batch: The number of examples in a batch.
+        seed: Decides the orders of all epochs.
+    """
     data = tf.data.Dataset.from_tensor_slices(numbers)
     ### BEGIN SOLUTION
     data = data.map(read, num_parallel_calls=tf.data.AUTOTUNE)
@@ -103,13 +109,10 @@ dl.check("repair_pipeline")
 # %% [markdown]
 # ## Task 2: files for workers
 #
-# Which examples does this worker read? Write `my_examples`: a data set of its decoded examples, not
-# batched, in a new order in each epoch, which `seed` decides. Together, all workers read each line
-# once an epoch.
-#
-# - `data.flat_map(load)` turns names of files into their lines, at most 1,000.
-# - Deal out files, or lines if there are fewer files than workers.
-# - Decoding is slow: no line is decoded by two workers. You need about 8 lines.
+# Which examples does this worker read? Write `my_examples`, which deals out files, or lines if
+# there are fewer files than workers. Together, all workers read each line once an epoch, and
+# because decoding is slow, no line is decoded by two of them. The docstring has the arguments, and
+# you need about 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -126,6 +129,17 @@ dl.check("repair_pipeline")
 # %%
 # task: shard_files
 def my_examples(context, files, load, decode, seed):
+    """Returns a data set of this worker's decoded examples, not batched.
+
+    Each epoch has a new order.
+
+    Args:
+        context: The worker's `tf.distribute.InputContext`.
+        files: A list of file names.
+        load: `data.flat_map(load)` turns names of files into their lines, at most 1,000.
+        decode: Turns a line into an example.
+        seed: Decides the orders of all epochs.
+    """
     ### BEGIN SOLUTION
     workers, me = context.num_input_pipelines, context.input_pipeline_id
     data = tf.data.Dataset.from_tensor_slices(files)
@@ -155,11 +169,9 @@ dl.check("shard_files")
 # ## Task 3: predict before you buy
 #
 # Training is slow: will more workers help? Write `step_ms`, which predicts the milliseconds of a
-# step in the middle of an epoch.
-#
-# - A worker reads a step's examples in rounds of up to `at_once` calls, each of `read_ms`.
-# - `compute_ms` is the computation, all-reduce included. `policy` is `"FILE"` or `"DATA"`.
-# - `reads_ahead` says whether batches are read during the previous step. You need about 4 lines.
+# step in the middle of an epoch. A worker reads a step's examples in rounds of up to `at_once`
+# calls, and a round takes `read_ms`. The docstring has the other arguments, and you need about 4
+# lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -171,6 +183,17 @@ dl.check("shard_files")
 # %%
 # task: predict_step
 def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
+    """Predicts the milliseconds of a step in the middle of an epoch.
+
+    Args:
+        read_ms: The time of one call that reads an example.
+        compute_ms: The time of a step's computation, all-reduce included.
+        global_batch: The examples of a step on all workers together.
+        workers: The number of workers.
+        policy: `"FILE"` or `"DATA"`.
+        at_once: How many calls a worker runs at once.
+        reads_ahead: Whether batches are read during the previous step.
+    """
     ### BEGIN SOLUTION
     examples = global_batch // workers if policy == "FILE" else global_batch
     input_ms = math.ceil(examples / at_once) * read_ms
@@ -208,14 +231,10 @@ except NotImplementedError:
 # %% [markdown]
 # ## Task 4: an epoch that continues on fewer workers
 #
-# [Spot instances](../docs/glossary.md#spot-instance) are taken away in mid-epoch. How do the
-# remaining workers finish it, with the batches of a single device? Write `rest_of_epoch`, for
-# `distribute_datasets_from_function`.
-#
-# - `numbers` is this epoch's order, and `steps_done` global batches are trained. All sizes divide
-#   evenly.
-# - Each worker has two replicas, and in each step both take a batch of their own from it.
-# - Call `decode` once for each number that's left. You need about 5 lines.
+# How do the remaining workers finish an epoch with the batches of a single device, if a
+# [spot instance](../docs/glossary.md#spot-instance) is taken away? Write `rest_of_epoch` for
+# `distribute_datasets_from_function`. Each worker has two replicas, and in each step both take a
+# batch of their own from it. You need about 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -227,6 +246,17 @@ except NotImplementedError:
 # %%
 # task: rest_of_epoch
 def rest_of_epoch(context, numbers, decode, global_batch, steps_done):
+    """Returns this worker's part of the epoch's rest, in batches for its replicas.
+
+    All sizes divide evenly.
+
+    Args:
+        context: The worker's `tf.distribute.InputContext`.
+        numbers: The numbers of this epoch, in its order.
+        decode: Turns a number into an example. It's called once for each number that's left.
+        global_batch: The examples of a step on all replicas together.
+        steps_done: The number of global batches that are already trained.
+    """
     ### BEGIN SOLUTION
     left = tf.data.Dataset.from_tensor_slices(numbers).skip(steps_done * global_batch)
     mine = left.shard(context.num_input_pipelines, context.input_pipeline_id)
