@@ -85,12 +85,9 @@ dl.check("whole_state")
 # %% [markdown]
 # ## Task 2: save, and be killed meanwhile
 #
-# What is in the folder if a kill comes in the middle of a save? Write `save(folder, step, data,
-# keep)`, which writes the bytes `data` to `folder / "step-12.ckpt"` if `step` is 12.
-#
-# - Only the `keep` newest checkpoints stay, and no other file.
-# - Whenever a kill comes, every `step-*.ckpt` is whole, and none goes before the new one is there.
-# - The next save removes what a kill left. About 8 lines.
+# What is in the folder if a kill comes in the middle of a save? Write `save`, so that whenever a
+# kill comes, every `step-*.ckpt` is whole, and none goes before the new one is there. The next save
+# removes what a kill left. The docstring says what stays, and you need about 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -107,6 +104,14 @@ dl.check("whole_state")
 # %%
 # task: save_atomically
 def save(folder, step, data, keep):
+    """Writes a checkpoint, and removes the old ones.
+
+    Args:
+        folder: The `Path` of an existing folder.
+        step: The number of the step. If it's 12, the checkpoint is `folder / "step-12.ckpt"`.
+        data: The bytes to write.
+        keep: How many checkpoints stay. They are the newest, and no other file stays.
+    """
     ### BEGIN SOLUTION
     unfinished = folder / "unfinished"
     with unfinished.open("wb") as file:
@@ -213,11 +218,9 @@ dl.check("resume_in_a_loop")
 # ## Task 5: leave when you're asked to
 #
 # What did this run save, and why does no supervisor start it again? Run the check first: `[4, 3]`
-# means four steps begun and three finished. Repair **two bugs** in `run_until_told(steps, do_step,
-# save)`.
-#
-# - On SIGTERM it finishes its step, even the last one, calls `save()` once, and exits with 143.
-# - Without a signal it takes all steps and doesn't save. About 7 lines.
+# means four steps begun and three finished. Repair **two bugs** in `run_until_told`, so that on
+# SIGTERM it finishes its step, even the last one, calls `save()` once, and exits with 143. About 7
+# lines are enough.
 #
 # <details><summary>Hint</summary>
 #
@@ -228,6 +231,13 @@ dl.check("resume_in_a_loop")
 # %%
 # task: leave_when_told
 def run_until_told(steps, do_step, save):
+    """Takes all steps and doesn't save, unless a SIGTERM ends it early.
+
+    Args:
+        steps: The number of steps.
+        do_step: Takes the step of a number, from 0 on.
+        save: Saves the training. It takes no arguments.
+    """
     ### BEGIN SOLUTION
     told = []
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
