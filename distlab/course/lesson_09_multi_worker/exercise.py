@@ -84,11 +84,15 @@ dl.check("tf_configs")
 #
 # Can two workers train like one device, and log its loss? Write `train(strategy, build, x, y,
 # per_worker_batch, epochs)`, which returns the model and, for each epoch, the mean loss of **all**
-# examples.
+# examples. Each loss is taken before its step's update. Don't shuffle. You need about 25 lines.
 #
-# - Each worker takes `per_worker_batch` examples a step. Don't shuffle.
+# <details><summary>The arguments of <code>train</code></summary>
+#
+# - `strategy` is this worker's `MultiWorkerMirroredStrategy`.
 # - `build()` returns a compiled model with logits and the sparse categorical cross-entropy.
-# - Each loss is taken before its step's update. About 25 lines.
+# - `x` holds the examples, and `y` their labels.
+# - Each worker takes `per_worker_batch` examples a step, for so many `epochs`.
+# </details>
 #
 # <details><summary>Hint 1: the data</summary>
 #
@@ -274,11 +278,8 @@ dl.check("diagnose")
 # Why does `end_of_epoch(strategy, loss, log)`, which both workers call after each epoch, hang in
 # some runs only?
 #
-# - `loss` is the worker's own tensor, and `log` its own list. Both lists should hold the same
-#   numbers.
-# - It appends the mean of **both** losses if that's lower than all of `log`. Change about 3 lines.
-#
-# Run the check before you change anything.
+# It should append the mean of **both** losses if that's lower than all of `log`, so that both lists
+# hold the same numbers. Run the check before you change anything. Change about 3 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -294,6 +295,13 @@ dl.check("diagnose")
 # %%
 # task: end_of_epoch
 def end_of_epoch(strategy, loss, log):
+    """Appends the mean of both workers' losses to `log`, if it's the lowest so far.
+
+    Args:
+        strategy: This worker's `MultiWorkerMirroredStrategy`.
+        loss: The worker's own loss, a tensor.
+        log: The worker's own list. Both lists should hold the same numbers.
+    """
     ### BEGIN SOLUTION
     mean = float(strategy.reduce("MEAN", loss, axis=None))
     if not log or mean < log[-1]:
