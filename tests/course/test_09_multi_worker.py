@@ -202,7 +202,7 @@ def test_the_function_to_repair_hangs_and_is_named():
         report.failure.error,
     )
     assert report.failure.lines == (
-        'line 4 in end_of_epoch: mean = strategy.reduce("MEAN", loss, axis=None)',
+        'line 11 in end_of_epoch: mean = strategy.reduce("MEAN", loss, axis=None)',
     )
 
 

@@ -431,10 +431,13 @@ def test_arguments_and_trainings_that_cannot_be_meant_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     wrong = [
         *(
-            ({name: value}, "not a whole number above 0")
+            ({name: value}, rf"{name}={value}\n  to do: pass a whole number above 0: {name}=")
             for name, value in [("every_steps", 0), ("every_steps", True), ("keep", 1.5)]
         ),
-        *(({"every_secs": secs}, "not a number above 0") for secs in (0, -1.0, "60")),
+        *(
+            ({"every_secs": secs}, f"every_secs={secs!r}\n  to do: pass a number above 0: every_")
+            for secs in (0, -1.0, "60")
+        ),
     ]
     for options, text in wrong:
         with pytest.raises(InvalidArgument, match=f"found: {text}"):
