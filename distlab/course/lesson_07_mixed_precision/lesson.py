@@ -410,7 +410,7 @@ draw_underflow(true_gradients, scales=(1, 2**15, 2**30))
 # steps that are as many times too long, while Adam nearly hides the mistake. And log the loss that
 # you did *not* scale.
 
-# %%
+# %% tags=["numbers-within-5%"]
 runs["float16, loss scaled"] = train_scaled(build("mixed_float16"), x, y, scale=2.0**15)
 names = ("float32", "float16", "float16, loss scaled", "bfloat16")
 losses = {name: runs[name].losses for name in names}
