@@ -211,6 +211,18 @@ def test_the_progress_bar_ends_at_the_last_batch_where_executions_do_not(
         assert max(steps) == batches_of_an_epoch and 2 in steps
 
 
+def test_the_iterator_that_validates_every_epoch_is_bounded_once():
+    enumerations = set()
+
+    class Looks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            enumerations.add(self.model._eval_epoch_iterator._enumerate_iterator)
+
+    held_back = {"validation_data": batches(X, Y)}
+    fit(replicated(build), epochs=3, callbacks=[Looks()], **held_back)
+    assert len(enumerations) == 1
+
+
 def test_a_model_without_an_input_is_built_without_drawing_a_batch():
     drawn = []
 

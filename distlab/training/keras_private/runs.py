@@ -180,8 +180,8 @@ def bound_last_execution(iterator: Any) -> None:
     Keras adds an execution's steps also where fewer batches are left, and shows "15/13". Before
     3.11 it tells callbacks an execution's first batch.
     """
-    if KERAS < (3, 11):
-        return
+    if KERAS < (3, 11) or "_enumerate_iterator" in vars(iterator):
+        return  # in `fit` Keras validates every epoch by one and the same iterator
     enumerate_all = iterator._enumerate_iterator
 
     def enumerate_bounded() -> Iterator[tuple[int, int, Any]]:
