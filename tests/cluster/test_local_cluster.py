@@ -422,6 +422,16 @@ def test_a_busy_task_can_be_watched_and_killed_and_an_interrupt_ends_its_code(sh
     assert shared.run(my_index) == [0, 1]
 
 
+def assert_both_are_kept(shared, folder, interrupt):
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted) as caught:
+        shared.run(sleep_forever, str(folder))
+    thread.join()
+    assert caught.value.found == "worker:0, worker:1 were kept, with their variables"
+    assert shared.run(my_index) == [0, 1]
+
+
 def test_an_interrupt_reaches_a_task_that_has_not_begun_what_it_was_sent(
     shared, tmp_path, monkeypatch
 ):
@@ -437,13 +447,7 @@ def test_an_interrupt_reaches_a_task_that_has_not_begun_what_it_was_sent(
         os.kill(pid, signal.SIGCONT)
 
     os.kill(pid, signal.SIGSTOP)
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(Interrupted) as caught:
-        shared.run(sleep_forever, str(tmp_path))
-    thread.join()
-    assert caught.value.found == "worker:0, worker:1 were kept, with their variables"
-    assert shared.run(my_index) == [0, 1]
+    assert_both_are_kept(shared, tmp_path, interrupt)
 
 
 def test_an_interrupt_that_meets_the_kernels_own_lines_ends_the_code_without_a_reply(
@@ -464,13 +468,7 @@ kernel.do_execute = interrupted_late"""
         wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(Interrupted) as caught:
-        shared.run(sleep_forever, str(tmp_path))
-    thread.join()
-    assert caught.value.found == "worker:0, worker:1 were kept, with their variables"
-    assert shared.run(my_index) == [0, 1]
+    assert_both_are_kept(shared, tmp_path, interrupt)
 
 
 def test_a_worker_that_is_lost_in_fit_costs_a_restart_and_an_error_costs_none(capfd, tmp_path):
